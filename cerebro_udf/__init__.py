@@ -1,0 +1,3 @@
+"""Cerebro: train Keras models where the rows already live, inside the database."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,190 @@
+"""One class per SQLSTATE, and two kinds of failure: of a trial, and of a run.
+
+Raised inside a backend, an instance becomes an ordinary PostgreSQL error with SQLSTATE, DETAIL and HINT
+(``plpy.Error`` is the base class there). Outside a backend it is a plain exception.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Iterable, Optional
+
+try:
+    from plpy import Error as _Base
+except ImportError:  # not inside a backend
+    _Base = Exception
+
+
+class CerebroError(_Base):
+    """An error the user can act on.
+
+    Args:
+        message: Lower-case, no full stop, no function name.
+        detail: A sentence with the figures, or None.
+        hint: A sentence that says what repairs it, or None.
+    """
+
+    sqlstate = "ML000"
+
+    def __init__(self, message: str, detail: Optional[str] = None, hint: Optional[str] = None):
+        super().__init__(message)
+        self.message = message
+        self.detail = detail
+        self.hint = hint
+        # PostgreSQL 9.4 (Greenplum 6) reads this tuple instead of the attributes.
+        self.spidata = (self.sqlstate, detail, hint, None, 0)
+
+
+class InvalidArgument(CerebroError):
+    """An option, a definition or an argument makes no sense."""
+
+    sqlstate = "22023"
+
+
+class NullArgument(CerebroError):
+    """An argument that must be given is NULL or blank."""
+
+    sqlstate = "22004"
+
+
+class NotFound(CerebroError):
+    """A run or a model of that name does not exist for this role."""
+
+    sqlstate = "42704"
+
+
+class TableNotFound(CerebroError):
+    """The source table does not exist."""
+
+    sqlstate = "42P01"
+
+
+class ColumnNotFound(CerebroError):
+    """A column does not exist."""
+
+    sqlstate = "42703"
+
+
+class WrongColumnType(CerebroError):
+    """A column's type cannot be used so."""
+
+    sqlstate = "42804"
+
+
+class AlreadyExists(CerebroError):
+    """A run or a model of that name exists."""
+
+    sqlstate = "42710"
+
+
+class NotSupported(CerebroError):
+    """This engine, table or model cannot do that, and the message names what can't be done."""
+
+    sqlstate = "0A000"
+
+
+class InUse(CerebroError):
+    """Another session drives this run, or this session lost it to another."""
+
+    sqlstate = "55006"
+
+
+class NotReady(CerebroError):
+    """The object is not in the state that this call needs."""
+
+    sqlstate = "55000"
+
+
+class BadData(CerebroError):
+    """The rows cannot be trained on: NULL, NaN, ragged arrays, labels; found while shards load."""
+
+    sqlstate = "22000"
+
+
+class NullInData(CerebroError):
+    """A feature or label column holds NULL, NaN or infinite values and ``nulls`` is ``error``."""
+
+    sqlstate = "22004"
+
+
+class RaggedArrays(CerebroError):
+    """The arrays of one column differ in shape."""
+
+    sqlstate = "2202E"
+
+
+class OutOfMemory(CerebroError):
+    """A shard does not fit the memory that this run may use on its segment."""
+
+    sqlstate = "53200"
+
+
+class NoPrivilege(CerebroError):
+    """The caller may not do that."""
+
+    sqlstate = "42501"
+
+
+class NotAuthenticated(CerebroError):
+    """A link to a segment would not authenticate as the caller, with the caller's own password."""
+
+    sqlstate = "28000"
+
+
+class SegmentUnreachable(CerebroError):
+    """A segment cannot be reached, or the link to it broke."""
+
+    sqlstate = "08006"
+
+
+class SegmentNotReady(CerebroError):
+    """A segment lacks the extension, or has another version of it."""
+
+    sqlstate = "ML001"
+
+
+class ReadOnly(CerebroError):
+    """The server is a standby or the transaction is read-only."""
+
+    sqlstate = "25006"
+
+
+class DataChanged(CerebroError):
+    """A shard read again is not the shard that the run began with."""
+
+    sqlstate = "ML002"
+
+
+class StateMismatch(CerebroError):
+    """A state is damaged, or belongs to another program."""
+
+    sqlstate = "ML003"
+
+
+class ClientGone(CerebroError):
+    """The client that asked for this statement has closed its connection."""
+
+    sqlstate = "08003"
+
+
+class RunFailed(CerebroError):
+    """The run stopped; what it had is kept and ``cerebro.resume`` goes on from there."""
+
+    sqlstate = "ML004"
+
+
+class TrialFailed(Exception):
+    """This trial failed (recorded with the reason); the others go on. Never reaches a client."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Say which known word was probably meant.
+
+    Returns:
+        A HINT sentence: the nearest match, or the list of all known words.
+    """
+    known = sorted(known)
+    match = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    if match:
+        return 'Did you mean "%s"?' % match[0]
+    return "Known are: %s." % ", ".join(known)
