@@ -1,0 +1,79 @@
+"""Notice a cancel, a timeout or a dead client between two steps of Python code in a backend.
+
+PostgreSQL only acts on a cancel when C code asks for it. A long Python loop never does, so it calls
+``Pulse.check`` at every turn (2-7 microseconds). A client that was killed is noticed by polling the client's own
+socket: PostgreSQL itself looks at that socket only when it next reads a command.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from typing import Optional
+
+from cerebro_udf.errors import ClientGone
+
+_GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
+
+
+class Pulse:
+    """Lets the server act on interrupts, and looks whether the client is still there.
+
+    Args:
+        plpy: The module that PL/Python passes to a function body.
+    """
+
+    def __init__(self, plpy):
+        self._plpy = plpy
+        self._plan = plpy.prepare("select 1")
+        self._poll = None
+        descriptor = _client_descriptor(plpy)
+        if descriptor is not None:
+            self._poll = select.poll()
+            self._poll.register(descriptor, select.POLLRDHUP)
+
+    def check(self) -> None:
+        """Return at once, or raise.
+
+        Raises:
+            plpy.SPIError: the statement was cancelled or ran into its timeout (57014).
+            ClientGone: the client has closed its connection (08003).
+        """
+        self._plpy.execute(self._plan)
+        if self._poll is not None:
+            for _, event in self._poll.poll(0):
+                if event & _GONE:
+                    raise ClientGone("the client has closed its connection")
+
+    __call__ = check
+
+
+def _client_descriptor(plpy) -> Optional[int]:
+    """Find the accepted socket of this backend's client among the open descriptors."""
+    row = plpy.execute(
+        "select pg_catalog.current_setting('port') as port"
+        ", pg_catalog.host(pg_catalog.inet_client_addr()) as client"
+        ", pg_catalog.inet_client_port() as client_port"
+        ", pg_catalog.inet_server_port() as server_port"
+    )[0]
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        try:
+            if not os.readlink("/proc/self/fd/" + name).startswith("socket:"):
+                continue
+            handle = socket.socket(fileno=os.dup(descriptor))
+        except OSError:
+            continue  # the descriptor of the listing itself
+        with handle:
+            try:
+                local, peer = handle.getsockname(), handle.getpeername()
+            except OSError:
+                continue
+            if handle.family == socket.AF_UNIX:
+                if row["client"] is None and isinstance(local, str) and local.endswith(".s.PGSQL." + row["port"]):
+                    return descriptor
+            elif handle.family in (socket.AF_INET, socket.AF_INET6):
+                if row["server_port"] == local[1] and row["client_port"] == peer[1]:
+                    return descriptor
+    return None
