@@ -1,0 +1,224 @@
+"""From a bound definition and the data's shape to a compiled Keras model.
+
+The only file that builds models. A built model has every variable that a state names: its own, the optimizer's and
+the metrics'.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+from typing import Any, Iterator, List, Optional, Tuple
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+
+from cerebro_udf import definition, encoders  # noqa: E402
+from cerebro_udf.errors import CerebroError, TrialFailed  # noqa: E402
+
+REASON_CHARACTERS = 400
+# Layers that hand values on unchanged: the activation that matters lies before them.
+_PASSING = (keras.layers.Flatten, keras.layers.Reshape, keras.layers.Dropout, keras.layers.Identity)
+_NOISE = re.compile(r"Exception encountered|Graph execution error|Detected at node|File \"|Arguments received|•"
+                    r"|\[\[\{\{node|.* defined at \(most recent call last\)|\s*$")
+
+
+@contextlib.contextmanager
+def one_trial_fails() -> Iterator[None]:
+    """Turn whatever Keras or TensorFlow raises into TrialFailed; never put a call of plpy inside.
+
+    What already is an error of cerebro passes through.
+    """
+    try:
+        yield
+    except (TrialFailed, CerebroError):
+        raise
+    except Exception as error:  # Keras raises ValueError, TypeError, AttributeError, tf.errors.* and others
+        raise TrialFailed(reason(error)) from error
+
+
+def reason(error: BaseException) -> str:
+    """Return the line of an error of Keras or TensorFlow that says what is wrong."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", getattr(error, "message", None) or str(error))
+    lines = [line.strip() for line in text.splitlines() if not _NOISE.match(line.strip())]
+    if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
+        lines.insert(0, "out of memory")
+    line = " ".join(lines[:1] if not lines or len(lines[0]) > 40 else lines[:2])
+    return ("%s: %s" % (type(error).__name__, line) if line else type(error).__name__)[:REASON_CHARACTERS]
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed Keras as ``keras.utils.set_random_seed`` does, and give Python and numpy their own state back."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        keras.utils.set_random_seed(seed)
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+
+
+def build(spec: dict, seed: int) -> Tuple[keras.Model, str]:
+    """Build and compile a model, every variable made.
+
+    Args:
+        spec: ``definition`` (bound), ``optimizer``, ``loss``, ``metrics``, ``encoders``; see ``program.Program``.
+        seed: Of the initial weights and generators; equal seeds give equal values whatever was built before.
+
+    Returns:
+        (model, output): what the model's output is: ``value``, ``probability`` or ``logit``.
+
+    Raises:
+        InvalidArgument: the definition isn't allowed; checked here too, since anyone may call a worker function.
+        TrialFailed: the model does not fit the data.
+    """
+    part = encoders.model_part(spec["encoders"])
+    config = definition.bind(_literal(spec["definition"]), {})  # rewritten from what is understood, nothing else
+    optimizer = definition.check_optimizer(spec["optimizer"])
+    loss = None if spec.get("loss") is None else definition.check_loss(spec["loss"])
+    metrics = None if spec.get("metrics") is None else [definition.check_metric(m) for m in spec["metrics"]]
+    with one_trial_fails(), seeded(seed):
+        model = _attach(keras.saving.deserialize_keras_object(config, safe_mode=True), part)
+        _check_output(model, part)
+        logits = part["task"] == "classification" and _ends_linear(model)
+        loss = _default_loss(model, part, logits) if loss is None else keras.losses.get(loss)
+        logits = part["task"] == "classification" and _from_logits(loss)
+        metrics = _default_metrics(model, part, logits) if metrics is None else \
+            [m if isinstance(m, str) else keras.metrics.get(m) for m in metrics]
+        model.compile(optimizer=_optimizer(optimizer), loss=loss, metrics=metrics, jit_compile=False)
+        model._symbolic_build(data_batch=example(part, rows=2))
+        model.optimizer.build(model.trainable_variables)
+    return model, "value" if part["task"] != "classification" else "logit" if logits else "probability"
+
+
+def _literal(value: Any) -> Any:
+    """Escape text of a bound definition that begins with a dollar sign: it is no placeholder any more."""
+    if isinstance(value, str):
+        return "$" + value if value.startswith("$") else value
+    if isinstance(value, dict):
+        return {key: _literal(item) for key, item in value.items()}
+    return [_literal(item) for item in value] if isinstance(value, list) else value
+
+
+def example(part: dict, rows: int) -> Tuple[Any, np.ndarray]:
+    """Return zeros as (x, y), in the structure that a model is fed with: x is a dict where there are both inputs."""
+    x = {}
+    if part["numbers"] is not None:
+        x["numbers"] = np.zeros((rows, *part["numbers"]), np.float32)
+    if part["codes"]:
+        x["codes"] = np.zeros((rows, len(part["codes"])), np.int32)
+    return feed(x), np.zeros(rows, np.int32 if part["task"] == "classification" else np.float32)
+
+
+def feed(arrays: dict) -> Any:
+    """Return the model's input of encoded arrays: one tensor, or a dict of ``numbers`` and ``codes``."""
+    x = {name: arrays[name] for name in ("numbers", "codes") if name in arrays}
+    return x if len(x) > 1 else next(iter(x.values()))
+
+
+def _attach(body: keras.Model, part: dict) -> keras.Model:
+    """Give the user's model its input: the numbers as they are, or a head that looks text codes up in the graph."""
+    if len(getattr(body, "inputs", None) or [None]) > 1:
+        raise TrialFailed("the model has %d inputs, the data has one" % len(body.inputs))
+    shape = encoders.input_shape(part)
+    if body.built and tuple(body.input_shape[1:]) != tuple(shape):
+        expected = body.input_shape[1:]
+        if len(expected) != len(shape) or any(a not in (None, b) for a, b in zip(expected, shape)):
+            raise TrialFailed("the model expects rows of shape %s, the features have shape %s"
+                              % (list(expected), list(shape)))
+    if not part["codes"]:
+        if not body.built:
+            body.build((None, *shape))
+        return body
+    numbers = [] if part["numbers"] is None else [keras.Input(part["numbers"], name="numbers")]
+    codes = keras.Input((len(part["codes"]),), dtype="int32", name="codes")
+    pieces: List[Any] = list(numbers)
+    for i, code in enumerate(part["codes"]):
+        column = codes[:, i]
+        if code["encoder"] == "embedding":
+            pieces.append(keras.layers.Embedding(code["size"], code["dim"], name="embedding_%d" % i)(column))
+        else:
+            pieces.append(keras.layers.CategoryEncoding(code["size"], "one_hot", name="one_hot_%d" % i)(column))
+    joined = keras.layers.Concatenate(name="features")(pieces) if len(pieces) > 1 else pieces[0]
+    inputs = {"numbers": numbers[0], "codes": codes} if numbers else codes
+    return keras.Model(inputs, body(joined))
+
+
+def _check_output(model: keras.Model, part: dict) -> None:
+    shape = model.output_shape
+    if isinstance(shape, (list, dict)) or isinstance(shape[0], tuple):
+        raise TrialFailed("the model has several outputs, the label is one column")
+    if len(shape) != 2:
+        raise TrialFailed("the model's output has shape %s per row, a label needs one row of units (add Flatten or "
+                          "a pooling layer)" % (list(shape[1:]),))
+    units, classes = shape[1], part["classes"]
+    if part["task"] == "regression" and units != 1:
+        raise TrialFailed("the model has %s output units, a regression label needs 1" % units)
+    if part["task"] == "classification" and units < classes and not (units == 1 and classes == 2):
+        raise TrialFailed("the model has %s output unit%s, the label has %d classes"
+                          % (units, "" if units == 1 else "s", classes))
+
+
+def _ends_linear(model: keras.Model) -> bool:
+    """Say whether the model's last activation is linear, so that its output are logits."""
+    if isinstance(model, keras.Sequential):
+        operations = list(reversed(model.layers))
+    else:
+        operations, tensor = [], model.outputs[0]
+        while True:
+            operation, node, _ = tensor._keras_history
+            operations.append(operation)
+            inputs = operation._inbound_nodes[node].input_tensors
+            if not isinstance(operation, _PASSING) or len(inputs) != 1:
+                break
+            tensor = inputs[0]
+    for operation in operations:
+        if isinstance(operation, keras.Model):
+            return _ends_linear(operation)
+        if isinstance(operation, _PASSING):
+            continue
+        if isinstance(operation, keras.layers.Softmax):
+            return False
+        return getattr(operation, "activation", keras.activations.linear) is keras.activations.linear
+    return True
+
+
+def _from_logits(loss: Any) -> bool:
+    if hasattr(loss, "from_logits"):
+        return bool(loss.from_logits)
+    return bool(getattr(loss, "_fn_kwargs", {}).get("from_logits", False))
+
+
+def _default_loss(model: keras.Model, part: dict, logits: bool) -> keras.losses.Loss:
+    if part["task"] == "regression":
+        return keras.losses.MeanSquaredError()
+    if model.output_shape[-1] == 1:
+        return keras.losses.BinaryCrossentropy(from_logits=logits)
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=logits)
+
+
+def _default_metrics(model: keras.Model, part: dict, logits: bool) -> List[keras.metrics.Metric]:
+    if part["task"] == "regression":
+        return [keras.metrics.MeanAbsoluteError(name="mae")]
+    if model.output_shape[-1] == 1:
+        return [keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0 if logits else 0.5)]
+    return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+
+def _optimizer(config: dict) -> keras.optimizers.Optimizer:
+    rate = config["config"].get("learning_rate")
+    if isinstance(rate, dict) and rate.get("module") is None:  # Keras finds a schedule by its module only
+        rate = {**rate, "module": "keras.optimizers.schedules", "registered_name": None}
+        config = {**config, "config": {**config["config"], "learning_rate": rate}}
+    return keras.optimizers.get(config)
+
+
+def learning_rate_variable(optimizer: keras.optimizers.Optimizer) -> Optional[Any]:
+    """Return the optimizer's learning rate if it is a variable, None if it is a schedule."""
+    rate = optimizer._learning_rate
+    return rate if hasattr(rate, "assign") else None

@@ -1,0 +1,240 @@
+"""A compiled model, and the training loop inside TensorFlow.
+
+The loop runs Keras' own ``train_step`` over minibatches inside one ``tf.function``, so that no Python runs per step;
+its results are bit for bit those of ``train_on_batch`` over the same minibatches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from typing import Any, Callable, Dict, Optional
+
+from cerebro_udf import encoders
+from cerebro_udf.segment import network, state
+from cerebro_udf.segment.seeds import permutation, trial_seed  # noqa: F401  (part of this module's interface)
+
+import numpy as np
+import tensorflow as tf
+
+SLICE_SECONDS = 0.25  # the longest that a cancel waits, unless one minibatch takes longer
+SLICE_GROWTH = 16  # the most by which a slice grows over the one before, while its speed is still being learnt
+
+
+def signature(spec: dict) -> str:
+    """Return the signature of a program: a SHA-256 over all that shapes it, the learning rate left out.
+
+    A learning rate that is a number is a variable of the optimizer; a schedule belongs to the graph.
+    """
+    optimizer = spec["optimizer"]
+    if isinstance(optimizer, dict) and isinstance(optimizer.get("config"), dict):
+        config = dict(optimizer["config"])
+        if isinstance(config.get("learning_rate"), (int, float)):
+            del config["learning_rate"]
+        optimizer = {**optimizer, "config": config}
+    shaping = {"definition": spec["definition"], "optimizer": optimizer, "loss": spec.get("loss"),
+               "metrics": spec.get("metrics"), "encoders": encoders.model_part(spec["encoders"])}
+    return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).hexdigest()
+
+
+def cached(programs: Dict[str, "Program"], spec: dict) -> "Program":
+    """Return the program of a spec, from the cache or made and put there."""
+    key = signature(spec)
+    if key not in programs:
+        programs[key] = Program(spec)
+    return programs[key]
+
+
+class Program:
+    """A compiled model that any trial with the same signature can be loaded into.
+
+    Args:
+        spec: ``definition`` (bound Keras JSON), ``optimizer``, ``loss``, ``metrics`` (normalized, None: derived from
+            the label) and ``encoders`` (whole, or their ``model_part``).
+
+    Raises:
+        InvalidArgument: something in the spec isn't allowed.
+        TrialFailed: the model does not fit the data, or Keras refuses it.
+    """
+
+    def __init__(self, spec: dict):
+        self.spec = spec
+        self.signature = signature(spec)
+        self.part = encoders.model_part(spec["encoders"])
+        self.model, self.output = network.build(spec, seed=0)
+        self._groups = _variables(self.model)
+        self._expected = {name: (tuple(variable.shape), variable.dtype)
+                          for name, variable in self._named("model", "optimizer", "metric").items()}
+        self._loops: Dict[str, Any] = {}
+        self._seconds_per_batch: Dict[tuple, float] = {}
+
+    def _named(self, *groups: str) -> Dict[str, Any]:
+        return {"%s/%d" % (group, i): variable for group in groups
+                for i, variable in enumerate(self._groups[group])}
+
+    def initial_state(self, seed: int, learning_rate: Optional[float] = None) -> bytes:
+        """Make a trial's first state: that of a freshly built model under this seed.
+
+        Args:
+            seed: 0 <= seed < 2**31, see ``seeds.trial_seed``.
+            learning_rate: Put into the optimizer's variable; None: the one in the spec this program was made from.
+        """
+        fresh, _ = network.build(self.spec, seed)
+        rate = network.learning_rate_variable(fresh.optimizer)
+        if rate is not None and learning_rate is not None:
+            rate.assign(learning_rate)
+        arrays = {"%s/%d" % (group, i): _numpy(variable) for group, variables in _variables(fresh).items()
+                  for i, variable in enumerate(variables)}
+        return self._pack(arrays)
+
+    def _pack(self, arrays: Dict[str, np.ndarray]) -> bytes:
+        return state.pack(arrays, {"program": self.signature})
+
+    def set_state(self, blob: bytes, *groups: str) -> None:
+        """Assign every variable from a state; or only those of some groups (``model``, ``optimizer``, ``metric``).
+
+        Raises:
+            StateMismatch: the blob is damaged or belongs to another program; nothing was assigned.
+        """
+        arrays, _ = state.unpack(blob)
+        state.check(arrays, self._expected)
+        for name, variable in self._named(*(groups or ("model", "optimizer", "metric"))).items():
+            variable.value.assign(arrays[name])
+
+    def get_state(self) -> bytes:
+        """Return all variables as a state."""
+        return self._pack({name: _numpy(variable)
+                           for name, variable in self._named("model", "optimizer", "metric").items()})
+
+    def reset_metrics(self) -> None:
+        """Set every metric accumulator to what it is before the first row."""
+        self.model.reset_metrics()
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Assign the learning rate; without effect where a schedule decides."""
+        rate = network.learning_rate_variable(self.model.optimizer)
+        if rate is not None:
+            rate.assign(learning_rate)
+
+    def learning_rate(self) -> float:
+        """Return the rate that the next minibatch would be trained with."""
+        return float(self.model.optimizer.learning_rate)
+
+    def accumulators(self) -> bytes:
+        """Return the metric accumulators as a blob; those of disjoint rows add up (``state.add``)."""
+        return self._pack({name: _numpy(variable) for name, variable in self._named("metric").items()})
+
+    def results(self, accumulators: Optional[bytes] = None) -> Dict[str, Any]:
+        """Return the metrics by Keras' names, ``loss`` first: floats, or lists of floats for metrics of many values.
+
+        Args:
+            accumulators: What to compute them from, None: what the program holds. They replace what it holds.
+        """
+        if accumulators is not None:
+            arrays, _ = state.unpack(accumulators)
+            named = self._named("metric")
+            state.check(arrays, {name: self._expected[name] for name in named})
+            for name, variable in named.items():
+                variable.value.assign(arrays[name])
+        with network.one_trial_fails():
+            return {name: np.asarray(value).astype(np.float64).tolist()
+                    for name, value in self.model.get_metrics_result().items()}
+
+    def train(self, arrays: Dict[str, Any], order: np.ndarray, batch_size: int,
+              pulse: Callable[[], None] = lambda: None,
+              progress: Callable[[int], None] = lambda rows: None) -> Dict[str, float]:
+        """Train one pass over a shard, minibatch by minibatch, the last short one too.
+
+        Args:
+            arrays: ``numbers`` and/or ``codes``, ``label``: of n rows, numpy or tensors.
+            order: int32 (n,), the rows' order.
+            batch_size: Rows per minibatch, > 0.
+            pulse: Called between slices; may raise, the program's variables are then in between.
+            progress: Called between slices with the rows trained so far.
+
+        Returns:
+            ``rows``, ``batches``, ``train_seconds`` (the loop alone), ``trace_seconds`` (0 if done before).
+
+        Raises:
+            TrialFailed: Keras or TensorFlow refused, with the reason in one line.
+        """
+        return self._run("train", arrays, order, batch_size, pulse, progress)
+
+    def validate(self, arrays: Dict[str, Any], batch_size: int, pulse: Callable[[], None] = lambda: None,
+                 progress: Callable[[int], None] = lambda rows: None) -> Dict[str, float]:
+        """Add a shard's rows to the metric accumulators, weights frozen; see :meth:`train`."""
+        return self._run("validate", arrays, None, batch_size, pulse, progress)
+
+    def _run(self, kind: str, arrays, order, batch_size, pulse, progress) -> Dict[str, float]:
+        rows = len(arrays["label"])
+        trace_seconds = train_seconds = 0.0
+        if rows:
+            with network.one_trial_fails():
+                x = tf.nest.map_structure(tf.convert_to_tensor, network.feed(arrays))
+                y = tf.convert_to_tensor(arrays["label"])
+                rest = [tf.convert_to_tensor(order)] if kind == "train" else []
+            loop, trace_seconds = self._loop(kind, x, y, rest)
+        position = 0
+        batches = 1
+        speed = (kind, batch_size)
+        if speed in self._seconds_per_batch:
+            batches = max(1, int(SLICE_SECONDS / self._seconds_per_batch[speed]))
+        while position < rows:
+            stop = min(rows, position + batches * batch_size)
+            started = time.perf_counter()
+            with network.one_trial_fails():
+                loop(x, y, *rest, tf.constant(position), tf.constant(stop), tf.constant(batch_size)).numpy()
+            seconds = time.perf_counter() - started
+            train_seconds += seconds
+            done = -(-(stop - position) // batch_size)
+            self._seconds_per_batch[speed] = seconds / done
+            batches = max(1, min(int(SLICE_SECONDS * done / seconds), done * SLICE_GROWTH))
+            position = stop
+            pulse()
+            progress(position)
+        return {"rows": rows, "batches": -(-rows // batch_size), "train_seconds": train_seconds,
+                "trace_seconds": trace_seconds}
+
+    def _loop(self, kind: str, x, y, rest) -> tuple:
+        """Return (concrete function, seconds spent on tracing it now)."""
+        if kind in self._loops:
+            return self._loops[kind], 0.0
+        started = time.perf_counter()
+        step = self._train_slice if kind == "train" else self._validate_slice
+        scalar = tf.TensorSpec((), tf.int32)
+        rows = tf.nest.map_structure(lambda t: tf.TensorSpec((None, *t.shape[1:]), t.dtype), [x, y, *rest])
+        with network.one_trial_fails():
+            loop = tf.function(step, input_signature=[*rows, scalar, scalar, scalar], autograph=False,
+                               jit_compile=False).get_concrete_function()
+            # A pass over no rows makes TensorFlow optimize the graph now, so that no visit's time contains it.
+            zero = tf.constant(0)
+            loop(x, y, *rest, zero, zero, tf.constant(1))
+        self._loops[kind] = loop
+        return loop, time.perf_counter() - started
+
+    def _train_slice(self, x, y, order, start, stop, batch_size):
+        def step(position):
+            picks = order[position:tf.minimum(position + batch_size, stop)]
+            self.model.train_step((tf.nest.map_structure(lambda t: tf.gather(t, picks), x), tf.gather(y, picks)))
+            return position + batch_size
+
+        return tf.while_loop(lambda position: position < stop, step, [start], parallel_iterations=1)[0]
+
+    def _validate_slice(self, x, y, start, stop, batch_size):
+        def step(position):
+            end = tf.minimum(position + batch_size, stop)
+            self.model.test_step((tf.nest.map_structure(lambda t: t[position:end], x), y[position:end]))
+            return position + batch_size
+
+        return tf.while_loop(lambda position: position < stop, step, [start], parallel_iterations=1)[0]
+
+
+def _variables(model) -> Dict[str, list]:
+    """Return a model's variables in groups, in the order that a state numbers them."""
+    return {"model": list(model.variables), "optimizer": list(model.optimizer.variables),
+            "metric": list(model.metrics_variables)}
+
+
+def _numpy(variable) -> np.ndarray:
+    return variable.value.numpy()

@@ -1,0 +1,32 @@
+"""Where randomness comes from: a run's seed, and SHA-256. ``docs/replay.md`` states the same formulas."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+
+def _digest(*parts: object) -> bytes:
+    return hashlib.sha256("/".join(map(str, parts)).encode("ascii")).digest()
+
+
+def raw(n: int, *parts: object) -> np.ndarray:
+    """Return n random uint64, (n,), keyed by the parts.
+
+    They are the raw output of Philox4x64-10, whose stream numpy keeps the same in every version.
+    """
+    return np.random.Philox(key=int.from_bytes(_digest(*parts)[:16], "little")).random_raw(n)
+
+
+def permutation(seed: int, epoch: int, shard: int, n: int) -> np.ndarray:
+    """Return the order in which the n training rows of a shard are visited in one epoch, int32 (n,).
+
+    It is the same for every trial, so trials are compared on the same minibatches.
+    """
+    return np.argsort(raw(n, seed, epoch, shard), kind="stable").astype(np.int32)
+
+
+def trial_seed(seed: int, trial: int) -> int:
+    """Return the seed of a trial's first state, 0 <= it < 2**31."""
+    return int.from_bytes(_digest(seed, trial)[:4], "big") >> 1
