@@ -118,7 +118,7 @@ def bind(definition: dict, values: Dict[str, Any]) -> dict:
 
 
 def check_optimizer(value: Any) -> dict:
-    """Check an optimizer: a name, ``{"Adam": {"learning_rate": 0.01}}``, or Keras' ``class_name`` and ``config``.
+    """Check an optimizer: a name, the short form ``{"Adam": {"learning_rate": 0.01}}``, or Keras' own form.
 
     Returns:
         ``{"module": "keras.optimizers", "class_name": …, "config": …, "registered_name": None}``, the config
@@ -256,7 +256,7 @@ class _Walk:
                 "must be a JSON object",
                 path,
                 value,
-                'Give {"layers": [{"Dense": {"units": 10}}, ...]}, or what Keras 3 writes by model.to_json().',
+                'Give {"layers": [{"Dense": {"units": 10}}, ...]}, or what Keras 3\'s to_json() writes.',
             )
         if _depth(value) > MAX_DEPTH:
             raise self.error("nested more than %d deep" % MAX_DEPTH, path)
@@ -286,7 +286,7 @@ class _Walk:
                 raise self.error('unknown key "%s"' % key, path, None, nearest(key, known))
         layers = config.get("layers")
         if not isinstance(layers, list) or not layers:
-            raise self.error("no layers", "%s.layers" % path, layers, 'Give a list, one entry a layer.')
+            raise self.error("no layers", "%s.layers" % path, layers, "Give a list, one entry a layer.")
         result = {"name": config.get("name") or name.lower(), "trainable": config.get("trainable", True)}
         self.plain(result["name"], "%s.name" % path)
         if config.get("dtype") is not None:
@@ -446,6 +446,8 @@ class _Walk:
 
     def arguments(self, kind: _Kind, name: str, config: dict, path: str) -> dict:
         known = kind.table[name] + kind.common
+        if kind is _LAYER:
+            known += names.KEYWORD_ARGUMENTS.get(name, ())
         result = {}
         for key, value in config.items():
             if key in names.NULL_ARGUMENTS and value is None:

@@ -38,6 +38,14 @@ NULL_ARGUMENTS = frozenset(
     "weights input_tensor quantization_config lora_rank lora_alpha gptq_unpacked_column_size".split()
 )
 
+# Taken as keywords outside the signature; ``to_json()`` writes them.
+KEYWORD_ARGUMENTS = _table({
+    "IntegerLookup": "vocabulary_size",
+    "LayerNormalization": "rms_scaling",
+    "StringLookup": "vocabulary_size",
+    "TextVectorization": "vocabulary_size",
+})
+
 DTYPES = frozenset(
     "float16 bfloat16 float32 float64 mixed_float16 mixed_bfloat16 "
     "bool int8 int16 int32 int64 uint8 uint16 uint32 string".split()

@@ -1,0 +1,543 @@
+"""Definitions: what is accepted, what is refused and where, what is bound; the tables against Keras itself."""
+
+import copy
+import inspect
+import json
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cerebro_udf import definition, keras_names
+from cerebro_udf.errors import InvalidArgument
+
+MODEL = {
+    "layers": [
+        {"Input": {"shape": "$input_shape"}},
+        {
+            "Dense": {
+                "units": "$units",
+                "activation": "$activation",
+                "kernel_regularizer": {"L2": {"l2": "$l2"}},
+            }
+        },
+        "BatchNormalization",
+        {"Dense": {"units": "$classes", "name": "$$out"}},
+    ]
+}
+VALUES = {"input_shape": [4], "units": 8, "activation": "relu", "l2": 0.01, "classes": 3}
+
+
+def dense(**arguments):
+    return {"layers": [{"Dense": dict({"units": 2}, **arguments)}]}
+
+
+def refused(value, check=definition.check):
+    with pytest.raises(InvalidArgument) as info:
+        check(value)
+    assert info.value.detail and "None.None" not in info.value.detail
+    return info.value
+
+
+# ---- placeholders and binding
+
+
+def test_the_short_form_is_kept_as_given():
+    before = copy.deepcopy(MODEL)
+    assert definition.check(MODEL) == before == MODEL
+
+
+def test_placeholders_are_those_that_a_search_binds():
+    assert definition.placeholders(MODEL) == {"units", "activation", "l2"}
+
+
+def test_binding_gives_full_keras_json_and_keeps_types():
+    bound = definition.bind(MODEL, VALUES)
+    assert (bound["module"], bound["class_name"]) == ("keras", "Sequential")
+    first, hidden, _, last = bound["config"]["layers"]
+    assert first["class_name"] == "InputLayer" and first["config"]["shape"] == [4]
+    assert hidden["config"]["units"] == 8 and hidden["module"] == "keras.layers"
+    assert hidden["config"]["kernel_regularizer"]["config"] == {"l2": 0.01}
+    assert last["config"] == {"units": 3, "name": "$out"}
+    assert definition.check(bound) == bound
+
+
+def test_binding_leaves_the_definition_and_the_values_alone():
+    values = dict(VALUES, l2=0.5)
+    definition.bind(MODEL, values)["config"]["layers"][0]["config"]["shape"].append(1)
+    assert values["input_shape"] == [4] and definition.placeholders(MODEL)
+
+
+def test_classes_of_a_regression_are_a_missing_value():
+    error = pytest.raises(InvalidArgument, definition.bind, MODEL, dict(VALUES, classes=None)).value
+    assert "regression" in error.hint
+
+
+def test_a_placeholder_may_stand_for_an_object():
+    bound = definition.bind(dense(kernel_initializer="$start"), {"start": {"RandomNormal": {"stddev": 0.1}}})
+    initializer = bound["config"]["layers"][0]["config"]["kernel_initializer"]
+    assert (initializer["module"], initializer["class_name"]) == ("keras.initializers", "RandomNormal")
+
+
+@pytest.mark.parametrize("name", ["units", "classes"])
+def test_a_missing_value_names_its_placeholder(name):
+    values = {key: value for key, value in VALUES.items() if key != name}
+    error = pytest.raises(InvalidArgument, definition.bind, MODEL, values).value
+    assert '"$%s"' % name in error.message and "layers[" in error.detail and error.hint
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["relu/../x", {"class_name": "__lambda__", "config": {"value": "x"}}, {"Lambda": {}}, "os.system"],
+)
+def test_a_bound_value_is_checked_like_the_definition(value):
+    with pytest.raises(InvalidArgument):
+        definition.bind(dense(activation="$a"), {"a": value})
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda x: (
+            st.lists(x)
+            | st.dictionaries(
+                st.sampled_from(["class_name", "config", "module", "layers", "Dense", "units", "x"]), x
+            )
+        ),
+        max_leaves=12,
+    )
+)
+def test_whatever_json_comes_it_is_refused_cleanly_or_accepted(value):
+    try:
+        definition.check(value)
+    except InvalidArgument as error:
+        assert error.sqlstate == "22023" and error.message
+
+
+# ---- what is refused, with the place and the repair
+
+FULL = {"module": "keras.layers", "class_name": "Dense", "config": {"units": 2}, "registered_name": None}
+
+
+def sequential(*layers, **extra):
+    return dict({"module": "keras", "class_name": "Sequential", "config": {"layers": list(layers)}}, **extra)
+
+
+@pytest.mark.parametrize(
+    "value, at, hint",
+    [
+        ({"layers": []}, "definition.layers", "list"),
+        ({}, "definition.layers", "list"),
+        ({"layers": ["InputLayer"]}, "layers", None),
+        ({"layer": ["Dense"]}, "definition", "layers"),
+        ([], "definition", "layers"),
+        ("{}", "definition", "layers"),
+        ({"layers": [{"Dens": {}}]}, "layers[0].Dens", "Dense"),
+        ({"layers": ["Flatten", {"Dense": {"unit": 3}}]}, "layers[1].Dense", "units"),
+        ({"layers": [{"Dense": 3}]}, "layers[0].Dense", None),
+        ({"layers": [{"Dense": {}, "Flatten": {}}]}, "layers[0]", "argument"),
+        ({"layers": [3]}, "layers[0]", "argument"),
+        (dense(activation="rellu"), "Dense.activation", "relu"),
+        (dense(activation=3), "Dense.activation", None),
+        (dense(kernel_initializer="he_norml"), "kernel_initializer", "he_normal"),
+        (dense(kernel_initializer={"HeNormal": {"sed": 3}}), "kernel_initializer.HeNormal", "seed"),
+        (dense(kernel_regularizer="l3"), "kernel_regularizer", None),
+        (dense(kernel_constraint={"MaxNrm": {}}), "kernel_constraint", "MaxNorm"),
+        (dense(dtype="flaot32"), "Dense.dtype", "float32"),
+        (dense(name="a/b"), "Dense.name", "Files"),
+        (dense(weights=[1]), "Dense", None),
+        (dense(quantization_config={"x": 1}), "Dense", None),
+        (
+            {"layers": [{"Dense": {"units": 1, "name": "a"}}, {"Dense": {"units": 1, "name": "a"}}]},
+            "layers[1]",
+            None,
+        ),
+        ({"layers": [{"StringLookup": {"vocabulary": "voc.txt"}}]}, "vocabulary", "Files"),
+        ({"layers": [{"TextVectorization": {"idf_weights": "w.npy"}}]}, "idf_weights", "Files"),
+        ({"layers": [{"TextVectorization": {"standardize": FULL}}]}, "standardize", None),
+        ({"layers": [{"TimeDistributed": {"layer": {"Lambda": {"function": "x"}}}}]}, "layer.Lambda", "code"),
+        ({"layers": [{"RNN": {"cell": [{"LSTMCel": {}}]}}]}, "cell[0].LSTMCel", "LSTMCell"),
+        ({"layers": [{"Sequential": {"layers": ["Lambda"]}}]}, "Sequential.layers[0]", "code"),
+        (sequential(dict(FULL, module="os")), "layers[0]", "keras.layers"),
+        (sequential(dict(FULL, module="keras.src.layers.core.lambda_layer")), "layers[0]", "keras.layers"),
+        (sequential({"class_name": "Dense", "config": {"units": 2}}), "layers[0]", "Keras 3"),
+        (sequential(dict(FULL, registered_name="my>Dense")), "layers[0]", "Keras"),
+        (sequential(dict(FULL, function="x")), "layers[0]", None),
+        (sequential(dict(FULL, config=None)), "layers[0]", None),
+        (sequential(FULL, module="evil"), "definition", "keras"),
+        (
+            sequential(FULL, compile_config={"loss": {"module": "my", "class_name": "Loss", "config": {}}}),
+            "loss",
+            None,
+        ),
+        (sequential(FULL, compile_config={"loss": {"class_name": "__lambda__", "config": {}}}), "loss", None),
+        (
+            sequential(FULL, build_config={"x": [{"class_name": "function", "config": "f", "module": "os"}]}),
+            "x",
+            None,
+        ),
+        (FULL, "definition", "Subclassed"),
+    ],
+)
+def test_refused(value, at, hint):
+    error = refused(value)
+    assert at in error.detail
+    assert hint is None or hint in error.hint
+
+
+@pytest.mark.parametrize("name", sorted(keras_names.DENIED_LAYERS))
+def test_layers_that_run_code_or_read_files_are_refused_in_both_forms(name):
+    assert "not allowed" in refused({"layers": [{name: {}}]}).message
+    assert "not allowed" in refused(sequential(dict(FULL, class_name=name))).message
+
+
+@pytest.mark.parametrize(
+    "name", ["__tensor__", "__numpy__", "__bytes__", "__typespec__", "__lambda__", "function"]
+)
+@pytest.mark.parametrize("argument", ["units", "activation", "kernel_initializer", "dtype", "name"])
+def test_serialized_code_and_values_are_refused_everywhere(name, argument):
+    refused(dense(**{argument: {"class_name": name, "config": {"value": "x"}, "module": "builtins"}}))
+
+
+def test_nesting_is_bounded():
+    deep = "Dense"
+    for _ in range(500):
+        deep = {"TimeDistributed": {"layer": deep}}
+    assert "deep" in refused({"layers": [deep]}).message
+
+
+def test_an_activation_serialized_by_keras_is_taken_by_its_name():
+    function = {
+        "module": "builtins",
+        "class_name": "function",
+        "config": "relu",
+        "registered_name": "function",
+    }
+    assert (
+        definition.bind(dense(activation=function), {})["config"]["layers"][0]["config"]["activation"]
+        == "relu"
+    )
+    refused(dense(activation=dict(function, config="system", module="os")))
+
+
+# ---- optimizer, loss, metrics
+
+
+@pytest.mark.parametrize("value", ["adam", "Adam", {"Adam": {}}, {"class_name": "Adam", "config": {}}])
+def test_an_optimizer_in_every_form(value):
+    expected = {"module": "keras.optimizers", "class_name": "Adam", "config": {}, "registered_name": None}
+    assert definition.check_optimizer(value) == expected
+
+
+def test_a_schedule_in_both_forms():
+    arguments = {"initial_learning_rate": 0.1, "decay_steps": 10}
+    short = definition.check_optimizer({"SGD": {"learning_rate": {"CosineDecay": arguments}}})
+    full = {"class_name": "CosineDecay", "config": arguments, "module": "keras.optimizers.schedules"}
+    assert short == definition.check_optimizer({"SGD": {"learning_rate": full}})
+    assert short["config"]["learning_rate"]["module"] == "keras.optimizers.schedules"
+
+
+@pytest.mark.parametrize(
+    "value, hint",
+    [
+        ("adamm", "adam"),
+        ({"Adam": {"beta1": 0.9}}, "beta_1"),
+        ({"Adam": {"learning_rate": 0}}, "CosineDecay"),
+        ({"Adam": {"learning_rate": True}}, "CosineDecay"),
+        ({"Adam": {"learning_rate": {"CosinDecay": {}}}}, "CosineDecay"),
+        ({"SGD": {"nesterov": "false"}}, None),
+        ({"SGD": {"momentum": "0.9"}}, None),
+        ("MultiOptimizer", None),
+        (3, None),
+        (None, None),
+    ],
+)
+def test_a_wrong_optimizer_is_refused(value, hint):
+    error = refused(value, definition.check_optimizer)
+    assert hint is None or hint in error.hint
+
+
+def test_losses_by_name_alias_and_config():
+    assert definition.check_loss("mse")["class_name"] == "MeanSquaredError"
+    assert definition.check_loss({"Huber": {"delta": 2.0}})["config"] == {"delta": 2.0}
+    assert "mse" in refused("msee", definition.check_loss).hint
+    refused({"class_name": "function", "config": "f", "module": "os"}, definition.check_loss)
+
+
+def test_metrics_keep_the_name_that_keras_reports():
+    assert definition.check_metric("accuracy") == "accuracy"
+    for value, name in [
+        ("mae", "mae"),
+        ("AUC", "AUC"),
+        ({"AUC": {"name": "pr"}}, "pr"),
+        ({"RootMeanSquaredError": {}}, "root_mean_squared_error"),
+    ]:
+        assert definition.metric_name(definition.check_metric(value)) == name
+    assert "MeanMetricWrapper" in refused("MeanMetricWrapper", definition.check_metric).message
+
+
+# ---- against the installed Keras
+
+
+@pytest.fixture(scope="module")
+def keras():
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import keras
+
+    return keras
+
+
+def exported(module, base):
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and issubclass(value, base) and name[0].isupper()
+    }
+
+
+def arguments_of(cls):
+    """Argument names of a class and of the bases to which it passes keyword arguments."""
+    found = []
+    for base in cls.__mro__:
+        if base.__name__ in ("Operation", "KerasSaveable"):
+            break
+        if "__init__" in vars(base):
+            parameters = list(inspect.signature(base.__init__).parameters.values())[1:]
+            found += [
+                p.name for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD or p.kind == p.KEYWORD_ONLY
+            ]
+            if not any(p.kind == p.VAR_KEYWORD for p in parameters):
+                break
+    return set(found)
+
+
+def test_the_allow_lists_are_those_of_the_installed_keras(keras):
+    # Set by the public subclass or by the wrapper itself, never by a definition.
+    internal = {"rank", "pool_dimensions", "pool_mode", "cell"} | keras_names.NULL_ARGUMENTS
+    for module, base, kind, denied in [
+        (keras.layers, keras.layers.Layer, definition._LAYER, keras_names.DENIED_LAYERS),
+        (keras.initializers, keras.initializers.Initializer, definition._INITIALIZER, {"Initializer"}),
+        (keras.regularizers, keras.regularizers.Regularizer, definition._REGULARIZER, {"Regularizer"}),
+        (keras.constraints, keras.constraints.Constraint, definition._CONSTRAINT, {"Constraint"}),
+        (keras.optimizers, keras.optimizers.Optimizer, definition._OPTIMIZER, keras_names.DENIED_OPTIMIZERS),
+        (
+            keras.optimizers.schedules,
+            keras.optimizers.schedules.LearningRateSchedule,
+            definition._SCHEDULE,
+            {"LearningRateSchedule"},
+        ),
+        (keras.losses, keras.losses.Loss, definition._LOSS, {"Loss"}),
+        (keras.metrics, keras.metrics.Metric, definition._METRIC, keras_names.DENIED_METRICS),
+    ]:
+        classes = exported(module, base)
+        assert set(classes) >= set(denied)
+        assert {name for name in classes if name not in denied and kind.find(name) is None} == set()
+        for name, arguments in kind.table.items():
+            real = arguments_of(classes[name])
+            assert set(arguments) <= real, name
+            assert real - internal <= set(arguments) | set(kind.common), name
+        for alias, name in kind.aliases.items():
+            assert name in kind.table
+            if alias in classes:
+                assert classes[alias] is classes[name]
+
+
+def test_names_are_those_that_keras_knows(keras):
+    from keras.src import activations, constraints, initializers, losses, metrics, regularizers
+
+    assert keras_names.ACTIVATIONS == set(activations.ALL_OBJECTS_DICT)
+    for module, aliases in [
+        (initializers, keras_names.INITIALIZER_ALIASES),
+        (regularizers, keras_names.REGULARIZER_ALIASES),
+        (constraints, keras_names.CONSTRAINT_ALIASES),
+        (metrics, keras_names.METRIC_ALIASES),
+    ]:
+        for alias, name in aliases.items():
+            assert module.ALL_OBJECTS_DICT[alias].__name__ == name
+    assert set(keras_names.LOSS_ALIASES) <= set(losses.ALL_OBJECTS_DICT)
+    for name, cls in exported(keras.optimizers, keras.optimizers.Optimizer).items():
+        if name in keras_names.OPTIMIZERS:
+            default = inspect.signature(cls.__init__).parameters["learning_rate"].default
+            assert definition.default_learning_rate({"class_name": name}) == default
+    from keras.src.ops.operation import Operation
+
+    for module, operations in keras_names.OPERATIONS.items():
+        found = vars(__import__(module, fromlist=["x"]))
+        assert all(issubclass(found[name], Operation) for name in operations)
+
+
+SAMPLE_ARGUMENTS = {
+    "units": 2,
+    "filters": 2,
+    "kernel_size": 2,
+    "rate": 0.5,
+    "stddev": 0.1,
+    "factor": 1.0,
+    "height": 4,
+    "width": 4,
+    "axes": 1,
+    "n": 2,
+    "dims": (2, 1),
+    "target_shape": (1, 2),
+    "equation": "ab,bc->ac",
+    "input_dim": 4,
+    "output_dim": 2,
+    "num_tokens": 3,
+    "num_bins": 3,
+    "output_size": 2,
+    "output_shape": 2,
+    "num_heads": 2,
+    "key_dim": 2,
+    "head_dim": 2,
+    "num_query_heads": 2,
+    "num_key_value_heads": 1,
+    "activation": "relu",
+    "scale": 2.0,
+    "shape": (3,),
+    "max_number": 3,
+    "pool_size": 2,
+    "max_boxes": 3,
+    "height_factor": 0.1,
+    "width_factor": 0.1,
+}
+
+
+def sample(keras, name):
+    """An instance of a layer with the arguments that it needs, or None where Keras lacks a package for it."""
+    layers = keras.layers
+    cls = getattr(layers, name)
+    objects = {
+        "layer": lambda: layers.LSTM(2),
+        "cell": lambda: layers.LSTMCell(2),
+        "cells": lambda: [layers.LSTMCell(2)],
+        "layers": lambda: [layers.RandomFlip()],
+    }
+    extra = {"CategoryEncoding": ["num_tokens"], "InputLayer": ["shape"], "Discretization": ["num_bins"]}
+    needed = extra.get(name, []) + [
+        parameter.name
+        for parameter in list(inspect.signature(cls.__init__).parameters.values())[1:]
+        if parameter.default is parameter.empty and parameter.kind == parameter.POSITIONAL_OR_KEYWORD
+    ]
+    try:
+        return cls(**{key: objects[key]() if key in objects else SAMPLE_ARGUMENTS[key] for key in needed})
+    except ImportError:
+        return None
+
+
+def test_what_keras_writes_for_any_allowed_layer_is_accepted(keras):
+    for name in keras_names.LAYERS:
+        layer = sample(keras, name)
+        if layer is not None:
+            written = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
+            assert strip(definition._Walk(name).layer(written, name)) == strip(written)
+
+
+def strip(value):
+    """A config without what binding drops: shapes of built layers, the compile config, the null arguments."""
+    if isinstance(value, dict):
+        dropped = {"build_config", "compile_config", "build_input_shape"} | keras_names.NULL_ARGUMENTS
+        return {key: strip(item) for key, item in value.items() if key not in dropped}
+    return [strip(item) for item in value] if isinstance(value, list) else value
+
+
+def round_trip(keras, model):
+    written = json.loads(model.to_json())
+    bound = definition.bind(definition.check(written), {})
+    assert strip(bound) == strip(written)
+    assert definition.check(json.loads(json.dumps(bound))) == bound
+    again = keras.saving.deserialize_keras_object(copy.deepcopy(bound))
+    assert strip(json.loads(again.to_json())) == strip(written)
+
+
+def test_models_written_by_keras_come_back_the_same(keras):
+    layers = keras.layers
+    image = keras.Sequential(
+        [
+            keras.Input((16, 16, 3)),
+            layers.RandomFlip(seed=1),
+            layers.Rescaling(1 / 255),
+            layers.Conv2D(4, 3, activation="relu", kernel_regularizer="l2"),
+            layers.SeparableConv2D(4, 3),
+            layers.DepthwiseConv2D(3),
+            layers.Conv2DTranspose(2, 3),
+            layers.BatchNormalization(),
+            layers.PReLU(),
+            layers.LeakyReLU(),
+            layers.MaxPooling2D(),
+            layers.SpatialDropout2D(0.1),
+            layers.GroupNormalization(2),
+            layers.ZeroPadding2D(),
+            layers.UpSampling2D(),
+            layers.GlobalAveragePooling2D(),
+            layers.GaussianNoise(0.1),
+            layers.Dense(
+                8, kernel_initializer="he_normal", kernel_constraint="max_norm", dtype="mixed_bfloat16"
+            ),
+            layers.LayerNormalization(),
+            layers.RMSNormalization(),
+            layers.Dropout(0.5),
+            layers.Activation("swish"),
+            layers.Dense(2, activation=layers.LeakyReLU()),
+            layers.Softmax(),
+        ]
+    )
+    image.compile(
+        keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 100)),
+        "mse",
+        metrics=["accuracy", "auc"],
+    )
+    round_trip(keras, image)
+
+    text = keras.Sequential(
+        [
+            keras.Input((10,), dtype="int32"),
+            layers.Embedding(50, 8, mask_zero=True),
+            layers.Bidirectional(layers.LSTM(4, return_sequences=True)),
+            layers.TimeDistributed(layers.Dense(4)),
+            layers.GRU(4, return_sequences=True),
+            layers.Conv1D(3, 2),
+            layers.SimpleRNN(3, return_sequences=True),
+            layers.RNN([layers.LSTMCell(3), layers.GRUCell(2)]),
+            keras.Sequential([layers.Dense(2), layers.Reshape((2, 1))]),
+            layers.Permute((2, 1)),
+            layers.Flatten(),
+            layers.RepeatVector(2),
+            layers.EinsumDense("abc,cd->abd", (None, 4)),
+            layers.UnitNormalization(),
+        ]
+    )
+    round_trip(keras, text)
+
+    inputs = keras.Input((6,))
+    hidden = layers.SpectralNormalization(layers.Dense(4))(inputs)
+    added = layers.Add()([hidden, layers.Dense(4)(inputs)])
+    joined = layers.Concatenate()([added, layers.Subtract()([hidden, hidden])])
+    summed = joined * 2 + keras.ops.relu(joined)[:, :8]
+    rows = keras.ops.expand_dims(summed, 1)
+    attended = layers.MultiHeadAttention(2, 2)(rows, rows)
+    outputs = [layers.Dense(1)(keras.ops.mean(attended, axis=1)), layers.Dot(1)([hidden, hidden])]
+    round_trip(keras, keras.Model(inputs, outputs))
+
+
+def test_optimizers_losses_and_metrics_build_from_their_checked_form(keras):
+    build = keras.saving.deserialize_keras_object
+    for name in keras_names.OPTIMIZERS:
+        assert type(build(definition.check_optimizer(name))).__name__ == name
+    schedule = {"SGD": {"learning_rate": {"CosineDecay": {"initial_learning_rate": 0.1, "decay_steps": 10}}}}
+    assert float(build(definition.check_optimizer(schedule)).learning_rate) == pytest.approx(0.1)
+    for name in keras_names.LOSSES:
+        assert type(build(definition.check_loss(name))).__name__ == name
+    for name, arguments in keras_names.METRICS.items():
+        given_arguments = {
+            "num_classes": 2,
+            "target_class_ids": [0],
+            "recall": 0.5,
+            "precision": 0.5,
+            "specificity": 0.5,
+            "sensitivity": 0.5,
+        }
+        config = {key: value for key, value in given_arguments.items() if key in arguments}
+        metric = build(definition.check_metric({name: config}))
+        assert type(metric).__name__ == name
+        assert metric.name == definition.snake_case(name)
