@@ -287,8 +287,9 @@ class Node:
         there = self.sql("SELECT 1 FROM pg_catalog.pg_extension WHERE extname = 'cerebro'")
         if there and had.get("migrations") != wanted["migrations"]:
             raise Problem(
-                "%s: migrations/ changed since the extension was created here. Start afresh with `make clean`,\n"
-                "or `scripts/cluster.py recreate` (drops runs and models, keeps tables)." % self.name
+                "%s: migrations/ changed since the extension was created here. Start afresh with\n"
+                "`make clean`, or `scripts/cluster.py recreate` (drops runs and models, keeps tables)."
+                % self.name
             )
         if not there:
             self.sql("SET client_min_messages = warning; CREATE EXTENSION cerebro CASCADE")
@@ -357,7 +358,9 @@ class Cluster:
 
     def _load(self) -> None:
         file = self.home / "state.json"
-        self.state = json.loads(file.read_text()) if file.exists() else {"nodes": [], "roles": [], "fsync": True}
+        self.state = {"nodes": [], "roles": [], "fsync": True}
+        if file.exists():
+            self.state = json.loads(file.read_text())
         self.nodes = [Node(self, number, entry) for number, entry in enumerate(self.state["nodes"])]
 
     def _save(self) -> None:
@@ -395,11 +398,9 @@ class Cluster:
     def _prefix(self) -> dict[str, Path]:
         """Where the private copy of the server's installation keeps bin, share and lib."""
         config = pg_config()
-        asked = {"bin": "--bindir", "share": "--sharedir", "lib": "--pkglibdir"}
-        real = {
-            key: Path(subprocess.run([config, option], text=True, capture_output=True, check=True).stdout.strip())
-            for key, option in asked.items()
-        }
+        options = ["--bindir", "--sharedir", "--pkglibdir"]
+        asked = subprocess.run([config, *options], text=True, capture_output=True, check=True).stdout
+        real = dict(zip(("bin", "share", "lib"), map(Path, asked.splitlines())))
         common = os.path.commonpath(list(real.values()))
         self._real = real
         return {key: self.home / "prefix" / path.relative_to(common) for key, path in real.items()}

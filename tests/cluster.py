@@ -143,7 +143,9 @@ class Cluster:
             self.embedded.roles.remove(name)
         self.embedded._save()
 
-    def popen_psql(self, *arguments: str, role: str = ROLE, node: int = 0, **options: Any) -> subprocess.Popen:
+    def popen_psql(
+        self, *arguments: str, role: str = ROLE, node: int = 0, **options: Any
+    ) -> subprocess.Popen:
         """Start psql; text on pipes unless told otherwise."""
         for name in ("stdin", "stdout", "stderr"):
             options.setdefault(name, subprocess.PIPE)

@@ -21,9 +21,9 @@ def test_nobody_gets_in_without_a_password(cluster, role):
 
 
 def test_socket_asks_for_a_password_too(cluster):
-    folder = str(cluster.embedded.home / "run")
+    target = {"host": str(cluster.embedded.home / "run"), "port": cluster.coordinator.port}
     with pytest.raises(psycopg.OperationalError, match="no password supplied"):
-        psycopg.connect(host=folder, port=cluster.coordinator.port, user=ADMIN, password="", dbname="postgres")
+        psycopg.connect(**target, user=ADMIN, password="", dbname="postgres")
 
 
 def test_every_authentication_rule_is_scram(cluster):

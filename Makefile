@@ -1,0 +1,59 @@
+# Cerebro's commands. `make help` lists them.
+
+SEGMENTS ?=
+PG_CONFIG ?=
+TESTS ?= tests
+CLUSTER = scripts/cluster.py
+# The environment's Python; where the servers' user cannot enter this folder, it lies elsewhere.
+PYTHON = $$($(CLUSTER) python)
+export PG_CONFIG
+
+.DEFAULT_GOAL := help
+.PHONY: help env env-dev build cluster cluster-admin demo psql stop clean install test lint bench
+
+help: ## show this
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@echo 'SEGMENTS=4 make demo    takes four segments instead of two'
+
+env: ## install what is missing: PostgreSQL, plpython3u, a Python environment
+	@$(CLUSTER) env
+
+env-dev:
+	@$(CLUSTER) env --dev
+
+build: ## write the extension's script and control file to build/
+	@scripts/build.py
+
+cluster: env ## start the embedded cluster; the last line is the demo role's connection string
+	@$(CLUSTER) start $(if $(SEGMENTS),--segments $(SEGMENTS))
+	@$(CLUSTER) url
+
+cluster-admin: env ## the same, with the superuser's connection string
+	@$(CLUSTER) start $(if $(SEGMENTS),--segments $(SEGMENTS))
+	@$(CLUSTER) admin-url
+
+demo: env ## real flights on real servers: load, search 8 configurations, predict
+	@$(CLUSTER) start $(if $(SEGMENTS),--segments $(SEGMENTS))
+	@PYTHONPATH=. $(PYTHON) -m cerebro_udf.client.demo --url "$$($(CLUSTER) url)" $(if $(SEGMENTS),--segments $(SEGMENTS))
+
+psql: ## open psql on the coordinator as the demo role
+	@$(CLUSTER) psql
+
+stop: ## stop the cluster; `make cluster` starts it again
+	@$(CLUSTER) stop
+
+clean: ## remove the cluster with its data, and what was built; the Python environment stays
+	@$(CLUSTER) clean
+	@rm -rf build .pytest_cache .hypothesis .ruff_cache
+
+install: build ## put extension and package into an existing server: make install PG_CONFIG=/path/to/pg_config
+	@scripts/install.sh "$(PG_CONFIG)"
+
+lint: env-dev ## check style, Python 3.9 syntax, SQL for PostgreSQL 9.4, shell, Dockerfile
+	@PYTHON="$(PYTHON)" scripts/lint.sh
+
+test: lint build ## lint, build, and run every test; TESTS=tests/unit for some
+	@$(PYTHON) -m pytest $(TESTS)
+
+bench: env-dev ## measure against plain Keras; results go to bench/results/
+	@PYTHONPATH=. $(PYTHON) bench/run.py

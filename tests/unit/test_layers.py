@@ -1,0 +1,53 @@
+"""What is deliberately absent: imports that a layer must not have (see ARCHITECTURE.md)."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent.parent / "cerebro_udf"
+
+TENSORFLOW = {"tensorflow", "keras", "tf_keras", "torch", "jax"}
+CLIENT = {"sqlalchemy", "cerebro_udf.client"}
+
+# Files (folders end in /), and what they never import, not even inside a function.
+FORBIDDEN = {
+    "coordinator/": TENSORFLOW | CLIENT,
+    "engines/": TENSORFLOW | CLIENT,
+    "definition.py": TENSORFLOW | CLIENT,
+    "encoders.py": TENSORFLOW | CLIENT,
+    "catalog.py": TENSORFLOW | CLIENT,
+    "entry.py": TENSORFLOW | CLIENT,
+    "segment/": CLIENT | {"psycopg", "cerebro_udf.catalog", "cerebro_udf.coordinator", "cerebro_udf.engines"},
+    "coordinator/scheduler.py": {"psycopg", "time", "random", "socket", "threading", "os"},
+    "coordinator/search.py": {"psycopg", "time", "socket", "threading", "os"},
+    "client/": TENSORFLOW | {"cerebro_udf.coordinator", "cerebro_udf.segment", "cerebro_udf.engines"},
+    "": {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"},
+}
+
+
+def imports(file: Path) -> set[str]:
+    """Every module named by an import statement, with its parents."""
+    names = set()
+    package = ("cerebro_udf",) + file.relative_to(PACKAGE).parent.parts
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            names.add(module)
+            names.update(module + "." + alias.name for alias in node.names)
+    return {".".join(name.split(".")[:n]) for name in names for n in range(1, name.count(".") + 2)}
+
+
+@pytest.mark.parametrize("where", FORBIDDEN)
+def test_layer_imports_nothing_forbidden(where):
+    files = PACKAGE.rglob("*.py") if where == "" else (PACKAGE / where).rglob("*.py")
+    for file in [PACKAGE / where] if where.endswith(".py") else files:
+        if not file.exists():
+            continue
+        found = imports(file) & FORBIDDEN[where]
+        assert not found, "%s imports %s" % (file.relative_to(PACKAGE), ", ".join(sorted(found)))
