@@ -1,0 +1,327 @@
+"""What one call does, from arguments to ranked trials: fit, resume, evaluate, drop_run."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any, Dict, List, Optional, Tuple
+
+from cerebro_udf import definition as definitions
+from cerebro_udf import encoders as encoding
+from cerebro_udf import faults
+from cerebro_udf.catalog import Ledger, stored_trial
+from cerebro_udf.coordinator import options as run_options
+from cerebro_udf.coordinator import search
+from cerebro_udf.coordinator.links import Reply
+from cerebro_udf.coordinator.loop import SUMMARIZE, Loop, Trial, cells
+from cerebro_udf.coordinator.scheduler import Scheduler
+from cerebro_udf.coordinator.segments import Segments
+from cerebro_udf.coordinator.source import Source, describe
+from cerebro_udf.engines.base import Shard
+from cerebro_udf.engines.postgres import SELF, PostgresEngine
+from cerebro_udf.errors import AlreadyExists, BadData, ClientGone, DataChanged, InUse, NotFound, ReadOnly
+from cerebro_udf.interrupts import Pulse
+from cerebro_udf.segment import seeds
+
+LEDGER_STOP_SECONDS = 0.35
+
+_ENCODE = "select cerebro_internal.worker_encode($1)::text"
+
+Row = Tuple[int, Optional[float], Optional[int], str, str, Optional[str]]
+
+
+def fit(plpy, gd: dict, run: str, source: str, model: str, label: str, features: List[str], options: dict) -> List[Row]:
+    """Train every configuration over all shards of the source.
+
+    Returns:
+        One row per trial, best first: (trial, metric, best epoch, params as JSON, state, error).
+    """
+    _refuse_read_only(plpy)
+    definition = _model(plpy, model)
+    parsed = run_options.parse(options, definition)
+    if parsed.seed is None:
+        parsed.seed = random.SystemRandom().randrange(2**31)
+    search.trials(parsed.search, parsed.seed, definition, parsed)  # refuses a space that makes no sense
+    table = describe(plpy, source, features, label)
+    pulse = Pulse(plpy)
+    engine = PostgresEngine(plpy)
+    shards = engine.shards(table, parsed.segments)
+    ledger = Ledger(plpy, pulse, engine.address(SELF))
+    try:
+        if ledger.exists(run):
+            if parsed.if_exists == "resume":
+                return _resume(plpy, gd, pulse, engine, ledger, run)
+            if parsed.if_exists == "replace":
+                _drop(ledger, run)
+            else:
+                raise AlreadyExists(
+                    'run "%s" already exists' % run, None, 'Choose another name, or set options.if_exists to "replace" or "resume".'
+                )
+        segments = Segments(plpy, gd, pulse, engine, shards)
+        segments.connect()
+        segments.check_policies()
+        ledger.create(
+            name=run, source=table.name, model=model, definition=definition, label=label, features=table.features,
+            options=parsed.to_json(),
+        )  # fmt: skip
+        return _drive(plpy, pulse, ledger, segments, table, parsed, ledger.find(run))
+    finally:
+        ledger.link.close()
+
+
+def resume(plpy, gd: dict, run: str) -> List[Row]:
+    """Go on with a run from its committed states; a run that is done returns its trials."""
+    _refuse_read_only(plpy)
+    pulse = Pulse(plpy)
+    engine = PostgresEngine(plpy)
+    ledger = Ledger(plpy, pulse, engine.address(SELF))
+    try:
+        return _resume(plpy, gd, pulse, engine, ledger, run)
+    finally:
+        ledger.link.close()
+
+
+def _resume(plpy, gd: dict, pulse: Pulse, engine: PostgresEngine, ledger: Ledger, run: str) -> List[Row]:
+    record = ledger.find(run)
+    if record["state"] == "done":
+        return [
+            (t["trial"], t["metric"], t["best_epoch"], json.dumps(t["params"]), t["state"], t["error"])
+            for t in _ranked(ledger.trials(record["id"]), record["rank_direction"])
+        ]
+    parsed = run_options.Options.from_json(record["options"])
+    table = describe(plpy, record["source"], record["features"], record["label"])
+    if record["plan"] is None:
+        shards = engine.shards(table, parsed.segments)
+    else:
+        shards = [Shard.from_json(shard) for shard in record["plan"]["shards"]]
+    segments = Segments(plpy, gd, pulse, engine, shards)
+    segments.connect()
+    segments.check_policies()
+    ledger.claim(record["id"], run)
+    return _drive(plpy, pulse, ledger, segments, table, parsed, ledger.find(run))
+
+
+def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source, options, record: dict) -> List[Row]:
+    """Load, then loop to the end; whatever happens, leave segments idle and the run's state true."""
+    faults.reset(record["name"])
+    loop: Optional[Loop] = None
+    try:
+        segments.start()
+        stats, encoders = _prepare(segments, table, options, record)
+        rows = [(s["train_rows"], s["validation_rows"]) for s in stats]
+        names = _metric_names(options)
+        rank = run_options.rank(options, names, any(held for _, held in rows))
+        if record["encoders"] is None:
+            params = search.trials(options.search, options.seed, record["definition"], options)
+            numbered = [{"trial": number, "params": value} for number, value in enumerate(params)]
+            plan = {"shards": [shard.to_json() for shard in segments.shards], "stats": [_figures(s) for s in stats]}
+            ledger.ready(plan, encoders, rank, numbered)
+        scheduler = Scheduler([a for a, _ in rows], [b for _, b in rows], options.epochs, options.order, options.seed)
+        trials = _trials(ledger, record, options, encoders, scheduler, len(rows))
+        loop = Loop(
+            plpy, pulse,
+            {"name": record["name"], "id": record["id"], "epochs": options.epochs, "checkpoint": options.checkpoint, "seed": options.seed},
+            segments, ledger, scheduler, trials, rank, rows,
+        )  # fmt: skip
+        loop.go()
+        ledger.end("done", None)
+        ledger.flush()
+    except BaseException as error:
+        began = record["encoders"] is not None or (loop is not None and loop.began)
+        sqlstate = getattr(error, "sqlstate", None)
+        segments.rest()
+        if not isinstance(error, InUse):
+            cancelled = sqlstate == "57014" or isinstance(error, ClientGone)
+            ledger.close_run("cancelled" if cancelled else "failed", str(error), began, LEDGER_STOP_SECONDS)
+        raise
+    finally:
+        ledger.unlock()
+    ranked = _ranked([_shown(trial) for trial in trials.values()], rank[1])
+    return [(t["trial"], t["metric"], t["best_epoch"], json.dumps(t["params"]), t["state"], t["error"]) for t in ranked]
+
+
+def _prepare(segments: Segments, table: Source, options, record: dict) -> Tuple[List[dict], dict]:
+    """Read every shard once, merge what encoding needs, and encode; verifies the shards of a resumed run."""
+    settings = {"run": record["name"], "nulls": options.nulls, "seed": options.seed, "validation": options.validation}
+    stats = _load(segments, table, options, settings, options.memory)
+    encoders = record["encoders"]
+    if encoders is None:
+        features, label = table.feature_specs(options.encoders), table.label_spec(options.task)
+        encoders = encoding.merge(features, label, stats, options.nulls, options.validation)
+    else:
+        for shard, before, now in zip(segments.shards, record["plan"]["stats"], stats):
+            if (before["rows"], before["checksum"]) != (now["rows"], now["checksum"]):
+                raise DataChanged(
+                    'the rows of segment "%s" have changed since the run began' % shard.segment,
+                    "It held %d rows then, and %d now; contents or order differ." % (before["rows"], now["rows"]),
+                    'Begin anew with options {"if_exists": "replace"}, or put the rows back.',
+                )
+    segments.call(_ENCODE, lambda n: {"run": record["name"], "encoders": encoders})
+    return stats, encoders
+
+
+def _load(segments: Segments, table: Source, options, settings: dict, memory: Any) -> List[dict]:
+    """Have every segment read its shard once; gives each shard's statistics."""
+    columns = {"features": table.feature_specs(options.encoders), "label": table.label_spec(options.task)}
+
+    def spec(number: int) -> dict:
+        reads = segments.shards[number].to_json()["reads"]
+        return {**settings, **columns, "reads": reads, "memory_bytes": segments.memory_bytes(number, memory)}
+
+    return segments.call("select cerebro_internal.worker_load($1)::text", spec)
+
+
+def _figures(stats: dict) -> dict:
+    return {key: stats[key] for key in ("rows", "train_rows", "validation_rows", "skipped", "checksum", "bytes")}
+
+
+def _metric_names(options) -> List[str]:
+    if options.metrics is None:
+        return []
+    return [definitions.metric_name(metric) for metric in options.metrics]
+
+
+def _trials(ledger: Ledger, record: dict, options, encoders: dict, scheduler: Scheduler, shards: int) -> Dict[int, Trial]:
+    """Rebuild every trial from the ledger (fresh ones have nothing there yet), and tell the scheduler."""
+    trials: Dict[int, Trial] = {}
+    visits: Dict[int, List[dict]] = {}
+    epochs: Dict[int, int] = {}
+    if record["encoders"] is not None:
+        for visit in ledger.visits(record["id"]):
+            if visit["phase"] == "train" and visit["state"] == "done":
+                visits.setdefault(visit["trial"], []).append(visit)
+        for row in ledger.epochs(record["name"], record["owner"]):
+            epochs[row["trial"]] = row["epoch"]
+    for row in ledger.trials(record["id"]):
+        order, _ = _order(options, row["params"], record["definition"], encoders)
+        trial = Trial(row["trial"], row["params"], order, seeds.trial_seed(options.seed, row["trial"]))
+        trial.status, trial.error = row["state"], row["error"]
+        trial.metric, trial.best_epoch, trial.best_seq = row["metric"], row["best_epoch"], row["best_seq"]
+        trials[trial.number] = trial
+        if row["state"] in ("done", "failed"):
+            continue
+        done = visits.get(trial.number, [])
+        epoch = epochs.get(trial.number, 0) + 1
+        this_epoch = [visit for visit in done if visit["epoch"] == epoch]
+        if row["last_seq"] is not None:
+            trial.seq = row["last_seq"]
+            trial.state = ledger.state(record["id"], trial.number, trial.seq)
+        if this_epoch and len(this_epoch) == shards:
+            last = this_epoch[-1]["details"]
+            trial.train_metrics, trial.learning_rate = last["metrics"], last["learning_rate"]
+        scheduler.add(trial.number, epoch, [visit["shard"] for visit in this_epoch])
+    return trials
+
+
+def _shown(trial: Trial) -> dict:
+    return {
+        "trial": trial.number, "metric": trial.metric, "best_epoch": trial.best_epoch, "params": trial.params,
+        "state": trial.status, "error": trial.error,
+    }  # fmt: skip
+
+
+def _ranked(trials: List[dict], direction: str) -> List[dict]:
+    """Best first; trials without a metric (failed, or NaN throughout) come last, in order of number."""
+    sign = 1 if direction == "min" else -1
+    return sorted(
+        trials, key=lambda t: (t["state"] == "failed", t["metric"] is None, sign * (t["metric"] or 0.0), t["trial"])
+    )
+
+
+def _model(plpy, name: str) -> dict:
+    plan = plpy.prepare(
+        "select m.definition from cerebro_internal.visible_model m where m.name = $1 order by (m.owner = current_user) desc, m.id limit 1",
+        ["text"],
+    )
+    found = plpy.execute(plan, [name])
+    if not len(found):
+        raise NotFound('model "%s" does not exist' % name, None, "select model from cerebro.model; shows all models.")
+    return json.loads(found[0]["definition"])
+
+
+def _refuse_read_only(plpy) -> None:
+    row = plpy.execute(
+        "select pg_catalog.pg_is_in_recovery() as standby, pg_catalog.current_setting('transaction_read_only') as read_only"
+    )[0]
+    if row["standby"]:
+        raise ReadOnly("a standby cannot train", "A run is recorded as it goes, and this server takes no writes.", "Connect to the primary.")
+    if row["read_only"] == "on":
+        raise ReadOnly("a read-only transaction cannot train", None, "Begin a transaction that may write.")
+
+
+def drop_run(plpy, run: str) -> None:
+    """Remove a run with its history, ledger and states.
+
+    Raises:
+        NotFound; InUse while a session drives it.
+    """
+    _refuse_read_only(plpy)
+    pulse = Pulse(plpy)
+    ledger = Ledger(plpy, pulse, PostgresEngine(plpy).address(SELF))
+    try:
+        _drop(ledger, run)
+    finally:
+        ledger.link.close()
+
+
+def _drop(ledger: Ledger, run: str) -> None:
+    record = ledger.find(run)
+    ledger.lock(record["id"], run)
+    try:
+        ledger.drop(record["id"])
+    finally:
+        ledger.unlock()
+        ledger.run = None
+
+
+def evaluate(plpy, gd: dict, run: str, source: str, options: dict) -> List[Tuple[str, Optional[float]]]:
+    """Metrics of a trial's best epoch over all rows of a table, exact over all its shards: (metric, value), the loss first."""
+    parsed = run_options.parse_evaluate(options)
+    record, trial, chunks = stored_trial(plpy, run, parsed["trial"])
+    fitted = run_options.Options.from_json(record["options"])
+    table = describe(plpy, source, record["features"], record["label"])
+    pulse = Pulse(plpy)
+    engine = PostgresEngine(plpy)
+    segments = Segments(plpy, gd, pulse, engine, engine.shards(table, parsed["segments"]))
+    encoders = record["encoders"]
+    order, program = _order(fitted, trial["params"], record["definition"], encoders)
+    order.update(run="evaluate " + run, trial=trial["trial"], epoch=1, phase="validate", seed=fitted.seed, first=True, last=True)
+    nulls, memory = parsed["nulls"] or fitted.nulls, parsed["memory"]
+    segments.connect()
+    segments.check_policies()
+    try:
+        segments.start()
+        everything = {"run": order["run"], "nulls": nulls, "seed": fitted.seed, "validation": 1.0}
+        stats = _load(segments, table, fitted, everything, memory)
+        encoding.refuse_unusable(stats, nulls)
+        segments.call(_ENCODE, lambda n: {"run": order["run"], "encoders": encoders})
+        blobs: Dict[int, bytes] = {}
+
+        def validated(reply: Reply, shard: int) -> None:
+            report, blobs[shard] = cells(reply)
+            if report["status"] == "failed":
+                raise BadData("cannot evaluate", report["error"])
+
+        held = [n for n, s in enumerate(stats) if s["validation_rows"]]
+        for n in held:
+            segments.post_visit(n, {**order, "shard": n}, chunks, lambda reply, n=n: validated(reply, n))
+        segments.wait()
+        results = segments.call(
+            SUMMARIZE, [held[0]], {"run": order["run"], "program": program}, [blobs[shard] for shard in held]
+        )[0]
+    except BaseException:
+        segments.rest()
+        raise
+    return list(results.items())
+
+
+def _order(options, params: dict, definition: dict, encoders: dict) -> Tuple[dict, dict]:
+    """What every order of a trial says, and the program in it."""
+    settings = search.resolve(options, params)
+    values = {"input_shape": encoding.input_shape(encoders), "classes": encoding.n_classes(encoders)}
+    program = {
+        "definition": definitions.bind(definition, {**settings["model_values"], **values}),
+        "optimizer": settings["optimizer"], "loss": settings["loss"], "metrics": settings["metrics"],
+        "encoders": encoding.model_part(encoders),
+    }  # fmt: skip
+    return {"program": program, "batch_size": settings["batch_size"], "learning_rate": settings["learning_rate"]}, program

@@ -1,0 +1,409 @@
+"""Links: libpq sessions to segments and to the ledger, driven together by one thread without ever blocking.
+
+A link carries one request at a time; further ones wait in its queue, in order. ``pump`` moves bytes on every link,
+lets the server act on interrupts every 50 ms, and hands out the replies.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import struct
+import sys
+import time
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Deque, Dict, Iterable, List, Optional, Sequence, Tuple
+
+from cerebro_udf.errors import CerebroError, NotAuthenticated, SegmentUnreachable
+
+TURN_SECONDS = 0.05  # how long a poll may last before interrupts are looked at
+CONNECT_SECONDS = 10.0
+PROGRESS_PREFIX = "cerebro-progress "
+
+
+def _isolated_pq():
+    """Import psycopg so that its own libpq stays apart from the one that the server may have loaded.
+
+    Without RTLD_DEEPBIND the server's older libpq takes its place symbol by symbol, and calls crash the backend.
+    """
+    flags = sys.getdlopenflags()
+    sys.setdlopenflags(os.RTLD_NOW | os.RTLD_DEEPBIND)
+    try:
+        from psycopg import pq
+    finally:
+        sys.setdlopenflags(flags)
+    if pq.version() != pq.__build_version__:
+        raise CerebroError(
+            "psycopg runs on another libpq than it was built with",
+            "Built with %d, running on %d." % (pq.__build_version__, pq.version()),
+            'Install "psycopg[binary]" into the environment on the server\'s PYTHONPATH.',
+        )
+    return pq
+
+
+pq = _isolated_pq()
+
+_INT4, _INT8, _FLOAT8, _TEXT, _BYTEA, _JSONB, _BOOL, _BYTEA_ARRAY, _TEXT_ARRAY = 23, 20, 701, 25, 17, 3802, 16, 1001, 1009
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a session goes and as whom: from a server object and the caller's own user mapping."""
+
+    name: str  # of the foreign server, for messages
+    host: str
+    port: str
+    dbname: str
+    user: str
+    password: Optional[str] = field(repr=False)
+    needs_password: bool = True  # False for superusers only
+
+    def __str__(self) -> str:
+        return "%s:%s/%s" % (self.host, self.port, self.dbname)
+
+
+class RemoteError(Exception):
+    """An error that the other end of a link reported; ``sqlstate`` is None when the link itself broke."""
+
+    def __init__(self, sqlstate: Optional[str], message: str, detail: Optional[str] = None, hint: Optional[str] = None):
+        super().__init__(message)
+        self.sqlstate, self.message, self.detail, self.hint = sqlstate, message, detail, hint
+
+
+@dataclass
+class Reply:
+    """What came back for a request: rows of raw values, or an error."""
+
+    link: "Link"
+    tag: Any
+    rows: List[Tuple[Optional[bytes], ...]]
+    error: Optional[RemoteError]
+    sent_at: float  # time.time() when the request went out
+    received_at: float
+
+
+@dataclass
+class _Request:
+    command: bytes
+    values: List[Optional[bytes]]
+    types: List[int]
+    formats: List[int]
+    tag: Any
+    size: int
+    sent_at: float = 0.0
+
+
+def encode(value: Any) -> Tuple[int, int, Optional[bytes]]:
+    """Give libpq's (type oid, format, bytes) of a parameter; binary wherever the bytes may be long."""
+    if value is None:
+        return 0, 0, None
+    if isinstance(value, bool):
+        return _BOOL, 0, b"t" if value else b"f"
+    if isinstance(value, int):
+        return (_INT4 if -(2**31) <= value < 2**31 else _INT8), 0, str(value).encode()
+    if isinstance(value, float):
+        return _FLOAT8, 0, repr(value).encode()
+    if isinstance(value, (bytes, bytearray)):
+        return _BYTEA, 1, bytes(value)
+    if isinstance(value, dict):
+        return _JSONB, 0, json.dumps(value).encode()
+    if isinstance(value, list):  # of bytes or of str
+        texts = all(isinstance(item, str) for item in value)
+        items = [item.encode() if isinstance(item, str) else item for item in value]
+        head = struct.pack("!iiIii", 1, 0, _TEXT if texts and items else _BYTEA, len(items), 1)
+        if not items:
+            head = struct.pack("!iiI", 0, 0, _BYTEA)
+        body = b"".join(struct.pack("!i", len(item)) + item for item in items)
+        return (_TEXT_ARRAY if texts and items else _BYTEA_ARRAY), 1, head + body
+    return _TEXT, 0, str(value).encode()
+
+
+@contextmanager
+def _without_libpq_environment():
+    """Keep PG* variables of the server's environment from deciding where a link goes, or as whom."""
+    kept = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("PG")}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
+
+
+class Link:
+    """One session. ``open`` connects; ``post`` queues a request; replies come out of ``pump``.
+
+    Args:
+        address: Where to, and as whom.
+        application: What pg_stat_activity shows there.
+    """
+
+    def __init__(self, address: Address, application: str):
+        self.address = address
+        self._application = application
+        self._queue: Deque[_Request] = deque()
+        self._current: Optional[_Request] = None
+        self._conn = None
+        self._writing = False
+        self.progress: Optional[dict] = None  # the running request's last word about itself
+        self.facts: dict = {}  # what the other end said about its node
+
+    # -- connecting --
+
+    def open(self, pulse) -> None:
+        """Connect and authenticate as the caller, interruptibly.
+
+        Raises:
+            NotAuthenticated: refused, or let in without the caller's own password.
+            SegmentUnreachable: no server there, or no answer in time.
+        """
+        address = self.address
+        given = {
+            "host": address.host, "port": address.port, "dbname": address.dbname, "user": address.user,
+            "application_name": self._application, "client_encoding": "UTF8",
+            "passfile": "/nonexistent", "gssencmode": "disable", "connect_timeout": "10",
+        }  # fmt: skip
+        if address.password is not None:
+            given["password"] = address.password
+        conninfo = " ".join("%s='%s'" % (k, v.replace("\\", "\\\\").replace("'", "\\'")) for k, v in given.items())
+        with _without_libpq_environment():
+            conn = pq.PGconn.connect_start(conninfo.encode())
+        deadline = time.monotonic() + CONNECT_SECONDS
+        try:
+            while True:
+                step = conn.connect_poll()
+                if step in (pq.PollingStatus.OK, pq.PollingStatus.FAILED):
+                    break
+                poller = select.poll()
+                poller.register(conn.socket, select.POLLIN if step == pq.PollingStatus.READING else select.POLLOUT)
+                poller.poll(TURN_SECONDS * 1000)
+                pulse.check()
+                if time.monotonic() > deadline:
+                    raise SegmentUnreachable(
+                        'segment "%s" does not answer' % address.name, "No answer from %s within %d s." % (address, CONNECT_SECONDS)
+                    )
+            if step == pq.PollingStatus.FAILED:
+                raise _connection_error(address, conn.get_error_message())
+            if address.needs_password and not conn.used_password:
+                raise NotAuthenticated(
+                    'server "%s" let a connection in without a password' % address.name,
+                    "Cerebro only goes on as a role that proved who it is.",
+                    "Set scram-sha-256 for host connections of %s in pg_hba.conf of %s." % (address.dbname, address),
+                )
+        except BaseException:
+            conn.finish()
+            raise
+        conn.nonblocking = 1
+        conn.notice_handler = self._on_notice
+        self._conn = conn
+
+    def _on_notice(self, result) -> None:
+        text = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
+        message = text.decode("utf-8", "replace")
+        if message.startswith(PROGRESS_PREFIX):
+            self.progress = json.loads(message[len(PROGRESS_PREFIX) :])
+
+    # -- requests --
+
+    def post(self, command: str, *values: Any, tag: Any = None) -> None:
+        """Queue a request; its reply comes out of ``pump`` under this tag."""
+        encoded = [encode(value) for value in values]
+        self._queue.append(
+            _Request(
+                command.encode(), [e[2] for e in encoded], [e[0] for e in encoded], [e[1] for e in encoded],
+                tag, sum(len(e[2] or b"") for e in encoded),
+            )
+        )  # fmt: skip
+        if self._current is None:
+            self._send_next()
+
+    def _send_next(self) -> None:
+        request = self._current = self._queue.popleft()
+        request.sent_at = time.time()
+        self.progress = None
+        # Text results only for what has no binary form worth having: everything we read is text, json or bytea.
+        self._conn.send_query_params(
+            request.command, request.values, param_types=request.types, param_formats=request.formats, result_format=1
+        )
+        self._writing = True
+
+    @property
+    def alive(self) -> bool:
+        return self._conn is not None and self._conn.status == pq.ConnStatus.OK
+
+    @property
+    def busy(self) -> bool:
+        return self._current is not None
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes of parameters that wait in the queue or are being sent."""
+        return sum(r.size for r in self._queue) + (self._current.size if self._current else 0)
+
+    @property
+    def socket(self) -> int:
+        return self._conn.socket
+
+    def wants(self) -> int:
+        """The poll events that this link waits for."""
+        return select.POLLIN | (select.POLLOUT if self._writing else 0)
+
+    def step(self) -> Optional[Reply]:
+        """Move bytes; give the reply when the current request has its whole result."""
+        request = self._current
+        try:
+            if self._writing:
+                self._writing = self._conn.flush() == 1
+            self._conn.consume_input()
+            if self._conn.is_busy():
+                return None
+            results = []
+            while True:
+                if self._conn.is_busy():
+                    return None
+                result = self._conn.get_result()
+                if result is None:
+                    break
+                results.append(result)
+        except Exception as broken:  # psycopg.OperationalError: the socket is gone; no plpy call is made here
+            self.close()
+            return self._finish(request, [], RemoteError(None, str(broken).strip()))
+        error, rows = None, []
+        for result in results:
+            if result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+                rows = [tuple(result.get_value(i, j) for j in range(result.nfields)) for i in range(result.ntuples)]
+            else:
+                error = _remote_error(result)
+        if self._conn.status != pq.ConnStatus.OK:
+            error = RemoteError(None, error.message if error else "the connection is gone")
+            self.close()
+        return self._finish(request, rows, error)
+
+    def _finish(self, request: _Request, rows, error: Optional[RemoteError]) -> Reply:
+        reply = Reply(self, request.tag, rows, error, request.sent_at, time.time())
+        self._current = None
+        if self.alive and self._queue:
+            self._send_next()
+        return reply
+
+    # -- the end --
+
+    def clear(self, keep_bytes: int = 0) -> None:
+        """Forget what is queued and not yet sent, unless it all fits ``keep_bytes``."""
+        if sum(r.size for r in self._queue) > keep_bytes:
+            self._queue.clear()
+
+    def cancel(self) -> None:
+        """Ask the other end to cancel what it is doing; does not wait for it."""
+        if self._conn is not None and self.busy:
+            try:
+                self._conn.get_cancel().cancel()
+            except Exception:  # psycopg.Error: the server is gone, which ends the request as well; no plpy call here
+                pass
+
+    def close(self) -> None:
+        """Drop the session. The other end notices within a slice and ends itself."""
+        if self._conn is not None:
+            self._conn.finish()
+            self._conn = None
+        self._queue.clear()
+        self._current = None
+
+
+def _remote_error(result) -> RemoteError:
+    def part(name):
+        value = result.error_field(name)
+        return value.decode("utf-8", "replace") if value else None
+
+    f = pq.DiagnosticField
+    return RemoteError(
+        part(f.SQLSTATE), part(f.MESSAGE_PRIMARY) or "unknown error", part(f.MESSAGE_DETAIL), part(f.MESSAGE_HINT)
+    )
+
+
+def _connection_error(address: Address, message: bytes) -> CerebroError:
+    text = message.decode("utf-8", "replace").strip()
+    if any(word in text for word in ("password", "authentication", "pg_hba.conf", "role ")):
+        return NotAuthenticated(
+            'server "%s" refuses user "%s"' % (address.name, address.user),
+            text,
+            "Correct the password: ALTER USER MAPPING FOR CURRENT_USER SERVER %s OPTIONS (SET password '...');" % address.name,
+        )
+    return SegmentUnreachable(
+        'cannot connect to segment "%s"' % address.name,
+        text,
+        "See that the server at %s is up; select * from cerebro.doctor() checks every node." % address,
+    )
+
+
+def pump(links: Iterable[Link], pulse, timeout: float = TURN_SECONDS) -> List[Reply]:
+    """Move bytes on all busy links until at least one reply is complete or the time is up.
+
+    Args:
+        links: Links to drive; idle ones cost nothing.
+        pulse: ``Pulse`` of this backend; raises on cancel, timeout or a dead client. None while cleaning up.
+        timeout: Seconds.
+
+    Returns:
+        Replies, errors included, in the order in which they were completed; empty when the time is up.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        replies = []
+        busy = [link for link in links if link.busy]
+        if busy:
+            poller = select.poll()
+            by_socket = {}
+            for link in busy:
+                by_socket[link.socket] = link
+                poller.register(link.socket, link.wants())
+            turn = max(0.0, min(TURN_SECONDS, deadline - time.monotonic()))
+            for descriptor, _ in poller.poll(0 if replies else turn * 1000):
+                reply = by_socket[descriptor].step()
+                if reply is not None:
+                    replies.append(reply)
+        if pulse is not None:
+            pulse.check()
+        if replies or not busy or time.monotonic() >= deadline:
+            return replies
+
+
+def ask(link: Link, pulse, command: str, *values: Any) -> List[Tuple[Optional[bytes], ...]]:
+    """Post one request on an idle link and wait for its rows.
+
+    Raises:
+        RemoteError: what the other end reported.
+    """
+    link.post(command, *values)
+    while True:
+        for reply in pump([link], pulse):
+            if reply.error:
+                raise reply.error
+            return reply.rows
+
+
+def configure(link: Link, pulse, settings: Dict[str, str]) -> None:
+    """Set what this server knows of these run-time parameters, for the session."""
+    ask(
+        link, pulse,
+        "select pg_catalog.set_config(s.name, v.value, false)::text from pg_catalog.pg_settings s"
+        " join pg_catalog.json_each_text($1::text::json) v on v.key = s.name",
+        json.dumps(settings),
+    )  # fmt: skip
+
+
+def stop(links: Sequence[Link], seconds: float) -> None:
+    """Cancel what the links are doing and drain them; what does not come back in time is closed.
+
+    A drained link is idle, without transaction or lock, and can be used again.
+    """
+    for link in links:
+        link.clear()
+        link.cancel()
+    deadline = time.monotonic() + seconds
+    while any(link.busy for link in links) and time.monotonic() < deadline:
+        pump(links, None, min(TURN_SECONDS, max(0.0, deadline - time.monotonic())))
+    for link in links:
+        if link.busy:
+            link.close()

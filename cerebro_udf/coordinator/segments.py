@@ -1,0 +1,223 @@
+"""The sessions of one run: opened or found warm, checked, and asked together."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import cerebro_udf
+from cerebro_udf.catalog import raise_remote
+from cerebro_udf.coordinator.links import Address, Link, RemoteError, Reply, configure, pump, stop
+from cerebro_udf.engines.base import Engine, Shard
+from cerebro_udf.errors import CerebroError, InvalidArgument, NotSupported, SegmentNotReady, SegmentUnreachable
+
+STOP_SECONDS = 0.35  # to cancel and drain; a link inside an indivisible step is given up then
+DEFAULT_MEMORY_SHARE = 0.5  # of what is available when the run begins, for all workers on a host together
+
+SETTINGS = {
+    "synchronize_seqscans": "off", "max_parallel_workers_per_gather": "0", "row_security": "on", "lock_timeout": "10s",
+    "statement_timeout": "0", "idle_session_timeout": "1h", "idle_in_transaction_session_timeout": "0",
+    "TimeZone": "UTC", "DateStyle": "ISO", "extra_float_digits": "3", "search_path": "pg_catalog, pg_temp",
+    "client_connection_check_interval": "500ms", "client_min_messages": "notice", "jit": "off",
+}  # fmt: skip
+
+
+class Segments:
+    """Links to the segments of one list of shards; link k reaches the segment of shard k.
+
+    Args:
+        plpy: PL/Python's module.
+        gd: The session's global dictionary; warm links live there and outlive the call.
+        pulse: ``Pulse`` of this backend.
+        engine: Knows the addresses.
+        shards: In order of their numbers.
+    """
+
+    def __init__(self, plpy, gd: dict, pulse, engine: Engine, shards: List[Shard]):
+        self._plpy, self._pulse, self.shards = plpy, pulse, shards
+        self._warm: Dict[Tuple[Address, int], Link] = gd.setdefault("cerebro_links", {})
+        slots: Dict[str, int] = {}
+        self._keys: List[Tuple[Address, int]] = []
+        addresses = {shard.server: engine.address(shard.server) for shard in shards}
+        for shard in shards:
+            slot = slots[shard.server] = slots.get(shard.server, -1) + 1
+            self._keys.append((addresses[shard.server], slot))
+        self.links: List[Link] = []
+
+    def connect(self) -> None:
+        """Open what is not open, and check extension and version on every segment.
+
+        Raises:
+            NotAuthenticated, SegmentUnreachable, SegmentNotReady.
+        """
+        self.links = [self._open(key) for key in self._keys]
+        try:
+            facts = self.call("select cerebro_internal.worker_hello()::text")
+        except CerebroError as error:
+            if error.sqlstate != SegmentUnreachable.sqlstate:
+                raise
+            self.links = [self._open(key) for key in self._keys]  # a warm link had died meanwhile: once more
+            facts = self.call("select cerebro_internal.worker_hello()::text")
+        for link, fact in zip(self.links, facts):
+            link.facts = fact
+            if fact["cerebro"] != cerebro_udf.__version__:
+                raise SegmentNotReady(
+                    'segment "%s" runs another version of cerebro' % link.address.name,
+                    "It runs %s, the coordinator %s." % (fact["cerebro"], cerebro_udf.__version__),
+                    "Install version %s there." % cerebro_udf.__version__,
+                )
+
+    def _open(self, key: Tuple[Address, int]) -> Link:
+        link = self._warm.get(key)
+        if link is None or not link.alive or link.busy:
+            if link is not None:
+                link.close()
+            link = Link(key[0], "cerebro worker")
+            link.open(self._pulse)
+            try:
+                configure(link, self._pulse, SETTINGS)
+            except RemoteError as error:
+                raise_remote(error, key[0].name)
+            self._warm[key] = link
+        return link
+
+    def start(self) -> None:
+        """Start TensorFlow in every worker, with the host's cores shared out among the workers on it."""
+        workers: Dict[str, int] = {}
+        for link in self.links:
+            workers[link.facts["boot_id"]] = workers.get(link.facts["boot_id"], 0) + 1
+        for number, link in enumerate(self.links):
+            threads = max(1, link.facts["cores"] // workers[link.facts["boot_id"]])
+            if link.facts.get("threads") not in (None, threads):
+                # TensorFlow's thread count is fixed once it runs: begin with a fresh session.
+                link.close()
+                facts = link.facts
+                self.links[number] = link = self._open(self._keys[number])
+                link.facts = facts
+            link.facts["threads"] = threads
+            link.facts["workers_on_host"] = workers[link.facts["boot_id"]]
+        self.call("select cerebro_internal.worker_start($1)::text", lambda n: {"threads": self.links[n].facts["threads"]})
+
+    def check_policies(self) -> None:
+        """Refuse a source with row security whose foreign leaves have none of their own.
+
+        Raises:
+            NotSupported: rows would be read that the caller may not see through the table it named.
+        """
+        for shard, link in zip(self.shards, self.links):
+            if not shard.policy_expected:
+                continue
+            for read in shard.reads:
+                active = self.call("select pg_catalog.row_security_active($1::text)::text", read.relation, numbers=[shard.number])
+                if not active[0]:
+                    raise NotSupported(
+                        "row security on a table whose partitions lie on other servers",
+                        'A policy applies to the table that you named, but not to %s on segment "%s".' % (read.relation, link.address.name),
+                        "Create the same policy on the segments: ALTER TABLE %s ENABLE ROW LEVEL SECURITY; CREATE POLICY …" % read.relation,
+                    )
+
+    def memory_bytes(self, number: int, memory: Any) -> int:
+        """How many bytes the shard of link ``number`` may take, by ``options.memory``."""
+        facts = self.links[number].facts
+        if isinstance(memory, str):
+            return parse_bytes(memory) // facts["workers_on_host"]
+        share = DEFAULT_MEMORY_SHARE if memory is None else memory
+        return int(facts["memory_available"] * share / facts["workers_on_host"])
+
+    def call(self, command: str, *values: Any, numbers: Optional[List[int]] = None) -> List[Any]:
+        """Ask segments the same at once, and wait for all.
+
+        Args:
+            command: A statement whose one result is JSON as text.
+            values: Its parameters; a function gives that of each link by number.
+            numbers: Links to ask; all by default.
+
+        Returns:
+            The parsed results, in the order of ``numbers``.
+
+        Raises:
+            CerebroError: what the first segment to fail reported; the others are stopped.
+        """
+        numbers = list(range(len(self.links))) if numbers is None else numbers
+        results: Dict[int, Any] = {}
+
+        def store(reply: Reply, number: int) -> None:
+            results[number] = json.loads(reply.rows[0][0])
+
+        for n in numbers:
+            given = [value(n) if callable(value) else value for value in values]
+            self.post(n, command, *given, then=lambda reply, n=n: store(reply, n))
+        self.wait()
+        return [results[n] for n in numbers]
+
+    def post(self, number: int, command: str, *values: Any, then: Callable[[Reply], None]) -> None:
+        """Queue a request on one link; ``then`` gets its reply, errors are raised where the replies are handed out."""
+
+        def received(reply: Reply) -> None:
+            if reply.error:
+                raise self.error(reply)
+            then(reply)
+
+        self.links[number].post(command, *values, tag=received)
+
+    def post_visit(self, number: int, order: dict, state: List[bytes], then: Callable[[Reply], None]) -> None:
+        """Queue a visit; a state of several chunks goes ahead of it in parts."""
+        whole = state[0] if len(state) == 1 else None
+        if whole is None:
+            for part, data in enumerate(state):
+                self.post(number, "select cerebro_internal.worker_put($1, $2)::text", part, data, then=lambda reply: None)
+        self.post(number, "select report::text, state from cerebro_internal.worker_visit($1, $2)", order, whole, then=then)
+
+    def wait(self) -> None:
+        """Hand out replies until no link is busy; when one fails the others are stopped."""
+        try:
+            while any(link.busy for link in self.links):
+                for reply in pump(self.links, self._pulse):
+                    reply.tag(reply)
+        except BaseException:
+            self.rest()
+            raise
+
+    def error(self, reply: Reply) -> CerebroError:
+        """What a segment's error means for the caller."""
+        name, address, error = reply.link.address.name, reply.link.address, reply.error
+        if error.sqlstate is None:
+            return SegmentUnreachable(
+                'the link to segment "%s" broke' % name, error.message, "See the server log at %s, then resume the run." % address
+            )
+        if error.sqlstate in ("3F000", "42883") and "cerebro_internal" in error.message:
+            return SegmentNotReady(
+                'segment "%s" lacks the extension' % name,
+                "The database %s answers: %s." % (address, error.message),
+                create_extension_command(address),
+            )
+        if error.sqlstate == "38000" and "ModuleNotFoundError" in error.message:
+            return SegmentNotReady(
+                'segment "%s" lacks a Python package' % name,
+                error.message,
+                "Put Cerebro's environment on the PYTHONPATH of the server at %s, and restart it." % address,
+            )
+        try:
+            raise_remote(error, name)
+        except CerebroError as translated:
+            return translated
+
+    def rest(self, seconds: float = STOP_SECONDS) -> None:
+        """Cancel whatever runs; links that come back in time stay warm, the others end themselves."""
+        stop(self.links, seconds)
+
+
+def create_extension_command(address: Address) -> str:
+    """The shell command that an administrator runs to make a segment ready."""
+    return "psql 'host=%s port=%s dbname=%s user=postgres' -c 'CREATE EXTENSION cerebro CASCADE'" % (
+        address.host, address.port, address.dbname,
+    )  # fmt: skip
+
+
+def parse_bytes(text: str) -> int:
+    """``"2GB"`` in bytes; units as PostgreSQL's, powers of 1024."""
+    units = {"B": 1, "kB": 2**10, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
+    for unit in sorted(units, key=len, reverse=True):
+        if text.endswith(unit):
+            return int(float(text[: -len(unit)]) * units[unit])
+    raise InvalidArgument("option memory is not an amount", text, 'Write it as "2GB" or as a share such as 0.5.')

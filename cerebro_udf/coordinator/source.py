@@ -1,0 +1,182 @@
+"""The table that a caller names: does it exist, may the caller read it, and what are its columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, List, Optional
+
+from cerebro_udf.errors import (
+    ColumnNotFound,
+    InvalidArgument,
+    NoPrivilege,
+    NotReady,
+    NotSupported,
+    NullArgument,
+    TableNotFound,
+    WrongColumnType,
+    nearest,
+)
+
+NUMBERS = frozenset(
+    {"smallint", "integer", "bigint", "real", "double precision", "numeric", "boolean"}
+)
+TEXTS = frozenset({"text", "character varying", "character", "name"})
+
+_RELATION = """
+select c.oid::int8 as oid, c.relkind, c.relpersistence, c.relnamespace::int8 as namespace
+     , pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname) as name
+from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+where c.oid = pg_catalog.to_regclass($1::text::cstring)
+"""
+
+_COLUMNS = """
+select a.attname as name
+     , pg_catalog.format_type(case when t.typtype = 'd' then t.typbasetype else t.oid end, null) as type
+     , pg_catalog.has_column_privilege($1::int8::oid, a.attnum, 'SELECT') as readable
+from pg_catalog.pg_attribute a join pg_catalog.pg_type t on t.oid = a.atttypid
+where a.attrelid = $1::int8::oid and a.attnum > 0 and not a.attisdropped
+order by a.attnum
+"""
+
+# A lock that only a change takes, held by this very transaction: what it did is invisible to the segments' sessions.
+_CHANGED = """
+with recursive tree(oid) as (
+    select $1::int8::oid
+    union all
+    select i.inhrelid from pg_catalog.pg_inherits i join tree on i.inhparent = tree.oid
+)
+select l.mode
+from pg_catalog.pg_locks l join tree on l.relation = tree.oid
+where l.pid = pg_catalog.pg_backend_pid() and l.locktype = 'relation'
+  and l.database = (select d.oid from pg_catalog.pg_database d where d.datname = pg_catalog.current_database())
+  and l.mode in ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+limit 1
+"""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checked relation and the columns that a run reads from it."""
+
+    oid: int
+    name: str  # qualified and quoted
+    kind: str  # pg_class.relkind
+    types: Dict[str, str]  # of every column, without modifiers; domains as their base type
+    features: List[str]
+    label: Optional[str]
+
+    @property
+    def columns(self) -> List[str]:
+        return self.features + ([self.label] if self.label is not None else [])
+
+    def feature_specs(self, encoders: dict) -> List[dict]:
+        """Column specifications of the features, as a segment's ``load`` wants them."""
+        return [
+            {"name": name, "type": self.types[name], "kind": kind_of(self.types[name]), "encoder": encoders.get(name)}
+            for name in self.features
+        ]
+
+    def label_spec(self, task: Optional[str]) -> Optional[dict]:
+        if self.label is None:
+            return None
+        return {"name": self.label, "type": self.types[self.label], "task": task}
+
+
+def kind_of(type_name: str) -> Optional[str]:
+    """``number``, ``array`` or ``text``; None for a type that cannot be a feature."""
+    if type_name in NUMBERS:
+        return "number"
+    if type_name in TEXTS:
+        return "text"
+    if type_name.endswith("[]") and type_name[:-2] in NUMBERS - {"boolean"}:
+        return "array"
+    return None
+
+
+def describe(plpy, source: str, features: List[str], label: Optional[str]) -> Source:
+    """Check a relation and its columns before anything starts.
+
+    Args:
+        plpy: PL/Python's module.
+        source: A regclass as text, qualified where the search path is pg_catalog alone.
+        features: Column names; ``["*"]`` stands for every usable column but the label.
+        label: Column name, or None when no label is read.
+
+    Raises:
+        TableNotFound, ColumnNotFound, WrongColumnType, NoPrivilege, NotSupported, NotReady, InvalidArgument.
+    """
+    relation = _relation(plpy, source)
+    rows = plpy.execute(plpy.prepare(_COLUMNS, ["int8"]), [relation["oid"]])
+    types = {row["name"]: row["type"] for row in rows}
+    readable = {row["name"] for row in rows if row["readable"]}
+    if not readable:
+        raise NoPrivilege(
+            "permission denied for table %s" % relation["name"], None, "Ask its owner: GRANT SELECT ON %s TO …;" % relation["name"]
+        )
+    if label is not None:
+        _column(label, types, relation["name"], "label")
+    if features == ["*"]:
+        features = [name for name in types if name != label and name in readable and kind_of(types[name])]
+    for position, name in enumerate(features):
+        if name is None or not name.strip():
+            raise NullArgument("a feature name is null or blank", "It is number %d of features." % (position + 1))
+        _column(name, types, relation["name"], "feature")
+        if name in features[:position]:
+            raise InvalidArgument('feature "%s" is listed twice' % name, None, "List each column once.")
+        if name == label:
+            raise InvalidArgument(
+                'label "%s" is among the features' % label, "A model that sees its answer learns nothing.", "Take it off the features."
+            )
+        if kind_of(types[name]) is None:
+            raise WrongColumnType(
+                'column "%s" cannot be a feature' % name,
+                "Its type is %s." % types[name],
+                "Features are numbers, booleans, text, and arrays of numbers; add a column of such a type.",
+            )
+    if not features:
+        raise InvalidArgument("there is no feature", None, "List at least one column of %s." % relation["name"])
+    if label is not None and types[label] not in NUMBERS | TEXTS:
+        raise WrongColumnType(
+            'column "%s" cannot be a label' % label,
+            "Its type is %s." % types[label],
+            "A label is a number, a boolean or text.",
+        )
+    for name in features + ([label] if label is not None else []):
+        if name not in readable:
+            raise NoPrivilege(
+                'permission denied for column "%s" of table %s' % (name, relation["name"]),
+                None,
+                "Ask the owner to GRANT SELECT on it.",
+            )
+    if plpy.execute(plpy.prepare(_CHANGED, ["int8"]), [relation["oid"]]).nrows():
+        raise NotReady(
+            "table %s was created or changed in this transaction" % relation["name"],
+            "Segments read it in sessions of their own, which see committed rows only.",
+            "COMMIT first.",
+        )
+    return Source(relation["oid"], relation["name"], relation["relkind"], types, list(features), label)
+
+
+def _relation(plpy, source: str) -> dict:
+    found = plpy.execute(plpy.prepare(_RELATION, ["text"]), [source]) if not source.isdigit() else []
+    if not len(found):
+        raise TableNotFound("table %s does not exist" % source, None, "Name a table as 'schema.table'.")
+    relation = found[0]
+    if relation["relpersistence"] == "t":
+        raise NotSupported(
+            "table %s is temporary" % relation["name"],
+            "A temporary table is visible to the session that made it only, and segments read in sessions of their own.",
+            "Make it an ordinary table.",
+        )
+    if relation["relkind"] not in ("r", "p", "f", "m"):
+        raise NotSupported(
+            "%s is not a table" % relation["name"],
+            "Rows are read from tables, partitioned tables, foreign tables and materialized views.",
+            "CREATE TABLE … AS SELECT * FROM %s; then train on that." % relation["name"],
+        )
+    return relation
+
+
+def _column(name: str, types: Dict[str, str], relation: str, what: str) -> None:
+    if name not in types:
+        raise ColumnNotFound('column "%s" of table %s does not exist' % (name, relation), "It was given as a %s." % what, nearest(name, types))

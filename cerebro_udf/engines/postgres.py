@@ -1,0 +1,207 @@
+"""PostgreSQL: partitions on other servers by postgres_fdw, and local tables split among local workers."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Dict, List, Optional
+
+from cerebro_udf.coordinator.links import Address
+from cerebro_udf.coordinator.source import Source
+from cerebro_udf.engines.base import Engine, Read, Shard
+from cerebro_udf.errors import InvalidArgument, NotAuthenticated, NotSupported
+
+SELF = "cerebro_self"
+MAX_DEFAULT_WORKERS = 8
+
+_LEAVES = """
+with recursive tree(oid, path) as (
+    select $1::int8::oid, array[]::text[]
+    union all
+    select i.inhrelid, tree.path || c.relname::text
+    from pg_catalog.pg_inherits i
+    join tree on i.inhparent = tree.oid
+    join pg_catalog.pg_class c on c.oid = i.inhrelid
+)
+select c.oid::int8 as oid, c.relkind, greatest(c.reltuples, 0)::int8 as rows
+     , n.nspname as schema, c.relname as name
+     , pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname) as qualified
+     , case when c.relkind in ('r', 'm') then pg_catalog.pg_relation_size(c.oid) end as bytes
+     , pg_catalog.has_table_privilege(c.oid, 'SELECT') as readable
+     , s.srvname as server, w.fdwname as wrapper
+     , (select o.option_value from pg_catalog.pg_options_to_table(f.ftoptions) o where o.option_name = 'schema_name') as there_schema
+     , (select o.option_value from pg_catalog.pg_options_to_table(f.ftoptions) o where o.option_name = 'table_name') as there_name
+from tree
+join pg_catalog.pg_class c on c.oid = tree.oid
+join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+left join pg_catalog.pg_foreign_table f on f.ftrelid = c.oid
+left join pg_catalog.pg_foreign_server s on s.oid = f.ftserver
+left join pg_catalog.pg_foreign_data_wrapper w on w.oid = s.srvfdw
+where c.relkind in ('r', 'm', 'f')
+order by tree.path
+"""
+
+_RENAMED = """
+select a.attname as name
+     , (select o.option_value from pg_catalog.pg_options_to_table(a.attfdwoptions) o where o.option_name = 'column_name') as there
+from pg_catalog.pg_attribute a
+where a.attrelid = $1::int8::oid and a.attnum > 0 and not a.attisdropped and a.attfdwoptions is not null
+"""
+
+_SERVER = """
+select w.fdwname as wrapper, r.rolname as role, r.rolsuper as super
+     , pg_catalog.has_server_privilege(s.oid, 'USAGE') as usable
+     , (select pg_catalog.json_object_agg(o.option_name, o.option_value)
+        from pg_catalog.pg_options_to_table(s.srvoptions) o)::text as server
+     , (select pg_catalog.json_object_agg(o.option_name, o.option_value)
+        from pg_catalog.pg_user_mappings m, pg_catalog.pg_options_to_table(m.umoptions) o
+        where m.srvid = s.oid and m.umuser = r.oid)::text as mapping
+from pg_catalog.pg_foreign_server s
+join pg_catalog.pg_foreign_data_wrapper w on w.oid = s.srvfdw
+join pg_catalog.pg_roles r on r.rolname = current_user
+where s.srvname = $1
+"""
+
+
+class PostgresEngine(Engine):
+    """Foreign partitions: one server is one segment. Local rows: block ranges, one per local worker."""
+
+    features = Engine.FEATURES
+
+    def shards(self, source: Source, workers: Optional[int]) -> List[Shard]:
+        leaves = self._plpy.execute(self._plpy.prepare(_LEAVES, ["int8"]), [source.oid])
+        policy = self._policy_active(source.oid)
+        foreign: Dict[str, List[dict]] = {}
+        local: List[dict] = []
+        for leaf in leaves:
+            if leaf["relkind"] != "f":
+                local.append(leaf)
+            elif leaf["wrapper"] != "postgres_fdw":
+                raise NotSupported(
+                    'foreign table %s is not of postgres_fdw' % leaf["qualified"],
+                    'Its foreign data wrapper is "%s".' % leaf["wrapper"],
+                    "Copy its rows into an ordinary table.",
+                )
+            else:
+                foreign.setdefault(leaf["server"], []).append(leaf)
+        shards: List[Shard] = []
+        for server, parts in foreign.items():
+            reads = [self._foreign_read(source, leaf) for leaf in parts]
+            rows = sum(leaf["rows"] for leaf in parts)
+            shards.append(Shard(len(shards), server, server, reads, rows, None, policy))
+        if local:
+            for reads, rows, size in self._split(source, local, workers, policy):
+                shards.append(Shard(len(shards), "local_%d" % (len(shards) - len(foreign) + 1), SELF, reads, rows, size))
+        if not shards:
+            raise NotSupported(
+                "table %s has no partitions" % source.name, "There is nothing to read.", "Attach a partition, or load rows into a table."
+            )
+        return shards
+
+    def _policy_active(self, oid: int) -> bool:
+        plan = self._plpy.prepare("select pg_catalog.row_security_active($1::int8::oid) as active", ["int8"])
+        return self._plpy.execute(plan, [oid])[0]["active"]
+
+    def _foreign_read(self, source: Source, leaf: dict) -> Read:
+        renamed = {
+            row["name"]: row["there"]
+            for row in self._plpy.execute(self._plpy.prepare(_RENAMED, ["int8"]), [leaf["oid"]])
+            if row["there"] is not None
+        }
+        quote = self._plpy.quote_ident
+        relation = "%s.%s" % (quote(leaf["there_schema"] or leaf["schema"]), quote(leaf["there_name"] or leaf["name"]))
+        return Read(relation, {name: renamed.get(name, name) for name in source.columns})
+
+    def _split(self, source: Source, leaves: List[dict], workers: Optional[int], policy: bool):
+        """Deal the leaves' blocks out in equal runs; the last run of a leaf is open, for rows that come meanwhile."""
+        block_bytes = int(self._plpy.execute("select pg_catalog.current_setting('block_size') as size")[0]["size"])
+        blocks = [leaf["bytes"] // block_bytes for leaf in leaves]
+        total = sum(blocks)
+        if workers is None:
+            workers = min(len(os.sched_getaffinity(0)), MAX_DEFAULT_WORKERS)
+        workers = max(1, min(workers, total))
+        shares = []
+        for worker in range(workers):
+            begin, end = total * worker // workers, total * (worker + 1) // workers
+            reads, rows, size, first = [], 0.0, 0, 0
+            for leaf, count in zip(leaves, blocks):
+                low, high = max(begin - first, 0), min(end - first, count)
+                first += count
+                last = high == count
+                if low < high or (count == 0 and worker == 0):
+                    reads.append(self._local_read(source, leaf, low, None if last else high, policy))
+                    rows += leaf["rows"] * (high - low) / max(count, 1)
+                    size += (high - low) * block_bytes
+            shares.append((reads, int(rows), size))
+        return shares
+
+    def _local_read(self, source: Source, leaf: dict, low: int, high: Optional[int], policy: bool) -> Read:
+        conditions = []
+        relation = "only " + leaf["qualified"]
+        if leaf["oid"] != source.oid and (policy or not leaf["readable"]):
+            # The caller's rights are on the relation it named: read the leaf through that one.
+            relation = source.name
+            conditions.append("tableoid = %d::oid" % leaf["oid"])
+        if low:
+            conditions.append("ctid >= '(%d,0)'::tid" % low)
+        if high is not None:
+            conditions.append("ctid < '(%d,0)'::tid" % high)
+        return Read(relation, {name: name for name in source.columns}, " and ".join(conditions) or None)
+
+    def address(self, server: str) -> Address:
+        found = self._plpy.execute(self._plpy.prepare(_SERVER, ["text"]), [server])
+        if not len(found):
+            raise NotAuthenticated(
+                'server "%s" does not exist' % server,
+                "Cerebro reaches this database by it." if server == SELF else None,
+                "select * from cerebro.doctor() prints the command that makes it.",
+            )
+        row = found[0]
+        options = json.loads(row["server"] or "{}")
+        mapping = json.loads(row["mapping"] or "null")
+        if not row["super"] and (not row["usable"] or mapping is None or not mapping.get("password")):
+            raise NotAuthenticated(
+                'role "%s" has no user mapping with a password for server "%s"' % (row["role"], server),
+                "Every session to a segment authenticates as the caller.",
+                "\n".join(mapping_commands(self._plpy, server, row["role"], row["usable"], mapping is not None)),
+            )
+        mapping = mapping or {}
+        user = mapping.get("user", row["role"])
+        if user != row["role"] and not row["super"]:
+            raise NotAuthenticated(
+                'the user mapping of "%s" for server "%s" names another role' % (row["role"], server),
+                'It names "%s".' % user,
+                "ALTER USER MAPPING FOR CURRENT_USER SERVER %s OPTIONS (SET user %s);"
+                % (self._plpy.quote_ident(server), self._plpy.quote_literal(row["role"])),
+            )
+        host = options.get("hostaddr") or options.get("host")
+        if not host or not options.get("dbname"):
+            raise InvalidArgument(
+                'server "%s" has no host or no dbname' % server,
+                None,
+                "ALTER SERVER %s OPTIONS (ADD host '…', ADD dbname '…');" % self._plpy.quote_ident(server),
+            )
+        return Address(
+            server, host, options.get("port", "5432"), options["dbname"], user, mapping.get("password"), not row["super"]
+        )
+
+    def servers(self) -> List[str]:
+        rows = self._plpy.execute(
+            "select s.srvname as name from pg_catalog.pg_foreign_server s"
+            " join pg_catalog.pg_foreign_data_wrapper w on w.oid = s.srvfdw"
+            " where w.fdwname = 'postgres_fdw' and pg_catalog.has_server_privilege(s.oid, 'USAGE') order by s.srvname"
+        )
+        return [row["name"] for row in rows]
+
+
+def mapping_commands(plpy, server: str, role: str, usable: bool, exists: bool) -> List[str]:
+    """The commands that give a role a mapping of its own; psql fills in :'password'."""
+    quoted = plpy.quote_ident(server)
+    commands = [] if usable else ["GRANT USAGE ON FOREIGN SERVER %s TO %s;" % (quoted, plpy.quote_ident(role))]
+    if exists:
+        commands.append("DROP USER MAPPING FOR CURRENT_USER SERVER %s;" % quoted)
+    commands.append(
+        "CREATE USER MAPPING FOR CURRENT_USER SERVER %s OPTIONS (user %s, password :'password');"
+        % (quoted, plpy.quote_literal(role))
+    )
+    return commands

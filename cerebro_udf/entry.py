@@ -1,0 +1,98 @@
+"""The doors: each SQL function calls one function here. Arguments are parsed, nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, List, Optional, Tuple
+
+from cerebro_udf.errors import InvalidArgument, NotFound, NullArgument
+
+
+def _text(name: str, value: Optional[str]) -> str:
+    if value is None or not value.strip():
+        raise NullArgument("argument %s is null or blank" % name, None, "Give it a value.")
+    return value
+
+
+def _json(name: str, value: Optional[str]) -> dict:
+    if value is None:
+        raise NullArgument("argument %s is null" % name, None, "Give it a JSON object; '{}' stands for all defaults.")
+    parsed = json.loads(value)
+    if not isinstance(parsed, dict):
+        raise InvalidArgument("argument %s is not a JSON object" % name, "It is %s." % value[:100], "Write it as '{\"key\": value}'.")
+    return parsed
+
+
+def create_model(plpy, gd: dict, name: str, definition: str) -> None:
+    from cerebro_udf import definition as definitions
+
+    stored = definitions.check(_json("definition", definition))
+    plan = plpy.prepare("select cerebro_internal.model_create(current_user, $1, $2)", ["text", "jsonb"])
+    plpy.execute(plan, [_text("name", name), json.dumps(stored)])
+
+
+def drop_model(plpy, gd: dict, name: str) -> None:
+    plan = plpy.prepare("select cerebro_internal.model_drop(current_user, $1) as dropped", ["text"])
+    if not plpy.execute(plan, [_text("name", name)])[0]["dropped"]:
+        raise NotFound('model "%s" does not exist' % name, None, "select model from cerebro.model; shows all models.")
+
+
+def fit(plpy, gd: dict, run: str, source: str, model: str, label: str, features: List[str], options: str) -> List[Tuple]:
+    from cerebro_udf.coordinator import fit as runs
+
+    if features is None:
+        raise NullArgument("argument features is null", None, "List columns, or leave it out to use every column but the label.")
+    return runs.fit(
+        plpy, gd, _text("run", run), _text("source", source), _text("model", model), _text("label", label), features,
+        _json("options", options),
+    )  # fmt: skip
+
+
+def resume(plpy, gd: dict, run: str) -> List[Tuple]:
+    from cerebro_udf.coordinator import fit as runs
+
+    return runs.resume(plpy, gd, _text("run", run))
+
+
+def drop_run(plpy, gd: dict, run: str) -> None:
+    from cerebro_udf.coordinator import fit as runs
+
+    runs.drop_run(plpy, _text("run", run))
+
+
+def evaluate(plpy, gd: dict, run: str, source: str, options: str) -> List[Tuple]:
+    from cerebro_udf.coordinator import fit as runs
+
+    return runs.evaluate(plpy, gd, _text("run", run), _text("source", source), _json("options", options))
+
+
+def segments(plpy, gd: dict, source: str) -> List[Tuple]:
+    from cerebro_udf.coordinator import doctor
+
+    return doctor.segments(plpy, gd, _text("source", source))
+
+
+def doctor(plpy, gd: dict) -> List[Tuple]:
+    from cerebro_udf.coordinator import doctor as checks
+
+    return checks.doctor(plpy, gd)
+
+
+def predict(plpy, gd: dict, run: str, row: Optional[str], wanted: str, trial: Optional[int]) -> Optional[str]:
+    from cerebro_udf.segment import serve
+
+    if row is None:
+        raise NullArgument("argument row is null", None, "Give a row, an array of the features in order, or a JSON object.")
+    return serve.predict(plpy, gd, _text("run", run), row, wanted, trial)
+
+
+def worker(plpy, gd: dict, call: str, *arguments: Any) -> Any:
+    """One step of a segment's worker; JSON in and out as text."""
+    from cerebro_udf.segment import worker as steps
+
+    parsed = [json.loads(argument) if isinstance(argument, str) else argument for argument in arguments]
+    result = getattr(steps, call)(plpy, gd, *parsed)
+    if call in ("init", "visit"):
+        report, state = (result.pop("state", None), result)[::-1] if isinstance(result, dict) else result
+        return [(json.dumps(report), state)]
+    return result if result is None or isinstance(result, bytes) else json.dumps(result)

@@ -1,0 +1,138 @@
+-- What must survive: models, runs, and their ledger. Base tables carry no grants; roles see views, and write through functions.
+
+CREATE SCHEMA cerebro;
+COMMENT ON SCHEMA cerebro IS 'Cerebro: train Keras models where the rows live';
+CREATE SCHEMA cerebro_internal;
+COMMENT ON SCHEMA cerebro_internal IS 'Cerebro''s private tables and functions; call nothing here by hand';
+GRANT USAGE ON SCHEMA cerebro, cerebro_internal TO PUBLIC;
+
+CREATE TABLE cerebro_internal.model (
+    id serial PRIMARY KEY
+  , owner name NOT NULL
+  , name text NOT NULL
+  , definition jsonb NOT NULL
+  , created_at timestamptz NOT NULL DEFAULT pg_catalog.now()
+  , UNIQUE (owner, name)
+);
+COMMENT ON TABLE cerebro_internal.model IS 'Named architectures';
+
+CREATE TABLE cerebro_internal.run (
+    id serial PRIMARY KEY
+  , owner name NOT NULL
+  , name text NOT NULL
+  , source text NOT NULL
+  , model text NOT NULL
+  , definition jsonb NOT NULL
+  , label text NOT NULL
+  , features text[] NOT NULL
+  , options jsonb NOT NULL
+  , plan jsonb
+  , encoders jsonb
+  , rank_metric text
+  , rank_direction text
+  , state text NOT NULL CHECK (state IN ('loading', 'running', 'done', 'failed', 'cancelled'))
+  , generation int NOT NULL DEFAULT 1
+  , error text
+  , started_at timestamptz NOT NULL
+  , finished_at timestamptz
+  , UNIQUE (owner, name)
+);
+COMMENT ON TABLE cerebro_internal.run IS 'One row per call of fit; generation fences a driver that lost the run';
+
+CREATE TABLE cerebro_internal.trial (
+    run int NOT NULL REFERENCES cerebro_internal.run ON DELETE CASCADE
+  , trial int NOT NULL
+  , params jsonb NOT NULL
+  , state text NOT NULL CHECK (state IN ('waiting', 'running', 'done', 'failed'))
+  , metric float8
+  , best_epoch int
+  , last_seq int
+  , best_seq int
+  , error text
+  , PRIMARY KEY (run, trial)
+);
+COMMENT ON TABLE cerebro_internal.trial IS 'One configuration of a run; last_seq and best_seq name its kept states';
+
+CREATE TABLE cerebro_internal.epoch (
+    run int NOT NULL
+  , trial int NOT NULL
+  , epoch int NOT NULL
+  , metrics jsonb NOT NULL
+  , learning_rate float8
+  , seconds float8
+  , PRIMARY KEY (run, trial, epoch)
+  , FOREIGN KEY (run, trial) REFERENCES cerebro_internal.trial ON DELETE CASCADE
+);
+COMMENT ON TABLE cerebro_internal.epoch IS 'The history: metrics of each trial after each epoch';
+
+CREATE TABLE cerebro_internal.visit (
+    run int NOT NULL
+  , trial int NOT NULL
+  , epoch int NOT NULL
+  , shard int NOT NULL
+  , phase text NOT NULL CHECK (phase IN ('train', 'validate'))
+  , "position" int NOT NULL
+  , segment text NOT NULL
+  , attempt int NOT NULL DEFAULT 1
+  , state text NOT NULL CHECK (state IN ('running', 'trained', 'done'))
+  , started_at timestamptz NOT NULL
+  , finished_at timestamptz
+  , rows bigint
+  , batches bigint
+  , train_seconds float8
+  , hop_seconds float8
+  , details jsonb
+  , UNIQUE (run, trial, epoch, shard, phase)
+  , FOREIGN KEY (run, trial) REFERENCES cerebro_internal.trial ON DELETE CASCADE
+);
+COMMENT ON TABLE cerebro_internal.visit IS 'The ledger: done only once a committed state covers the visit, trained until then';
+
+CREATE TABLE cerebro_internal.state (
+    run int NOT NULL
+  , trial int NOT NULL
+  , seq int NOT NULL
+  , chunk int NOT NULL
+  , data bytea NOT NULL
+  , PRIMARY KEY (run, trial, seq, chunk)
+  , FOREIGN KEY (run, trial) REFERENCES cerebro_internal.trial ON DELETE CASCADE
+);
+ALTER TABLE cerebro_internal.state ALTER COLUMN data SET STORAGE EXTERNAL;
+COMMENT ON TABLE cerebro_internal.state IS 'Committed states in chunks of at most 64 MB; seq counts the train visits that a state covers';
+
+CREATE TABLE cerebro_internal.progress (
+    run int PRIMARY KEY REFERENCES cerebro_internal.run ON DELETE CASCADE
+  , details jsonb NOT NULL
+  , updated_at timestamptz NOT NULL
+);
+COMMENT ON TABLE cerebro_internal.progress IS 'Where each running run stands, rewritten twice a second';
+
+CREATE TABLE cerebro_internal.fault (
+    id serial PRIMARY KEY
+  , run text NOT NULL
+  , point text NOT NULL
+  , occurrence int NOT NULL DEFAULT 1
+  , action text NOT NULL CHECK (action IN ('kill', 'wait'))
+);
+COMMENT ON TABLE cerebro_internal.fault IS 'Faults armed by a superuser for tests; empty on a server in use';
+
+SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.model', '');
+SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.model_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.run', '');
+SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.run_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.trial', '');
+SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.epoch', '');
+SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.visit', '');
+SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.state', '');
+
+-- The way back to this very server, for the ledger and for local workers. Its users add a mapping with their own password.
+CREATE FOREIGN DATA WRAPPER cerebro;
+COMMENT ON FOREIGN DATA WRAPPER cerebro IS 'Holds cerebro_self and its user mappings; no handler, so no tables';
+DO $do$
+BEGIN
+    EXECUTE pg_catalog.format(
+        'CREATE SERVER cerebro_self FOREIGN DATA WRAPPER cerebro OPTIONS (host %L, port %L, dbname %L)'
+      , '127.0.0.1', pg_catalog.current_setting('port'), pg_catalog.current_database());
+END
+$do$;
+COMMENT ON SERVER cerebro_self IS 'This server, as Cerebro connects to it: host, port and dbname';
+GRANT USAGE ON FOREIGN SERVER cerebro_self TO PUBLIC;

@@ -1,0 +1,56 @@
+-- Training: begin a run, go on with one, remove one.
+
+CREATE OR REPLACE FUNCTION cerebro.fit(
+    run text
+  , source regclass
+  , model text
+  , label text
+  , features text[] DEFAULT '{*}'
+  , options jsonb DEFAULT '{}'
+)
+RETURNS TABLE (trial int, metric float8, best_epoch int, params jsonb, state text, error text)
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.fit(plpy, GD, run=run, source=source, model=model, label=label, features=features, options=options)
+$$;
+COMMENT ON FUNCTION cerebro.fit(text, regclass, text, text, text[], jsonb) IS 'Train every configuration of a search over all shards of a table; returns the trials, best first';
+
+CREATE OR REPLACE FUNCTION cerebro.resume(
+    run text
+)
+RETURNS TABLE (trial int, metric float8, best_epoch int, params jsonb, state text, error text)
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.resume(plpy, GD, run=run)
+$$;
+COMMENT ON FUNCTION cerebro.resume(text) IS 'Go on with a run that was cancelled, failed or interrupted, from its committed states; returns the trials, best first';
+
+CREATE OR REPLACE FUNCTION cerebro.drop_run(
+    run text
+)
+RETURNS void
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.drop_run(plpy, GD, run=run)
+$$;
+COMMENT ON FUNCTION cerebro.drop_run(text) IS 'Remove a run with its history, ledger and states';
+
+CREATE OR REPLACE FUNCTION cerebro.evaluate(
+    run text
+  , source regclass
+  , options jsonb DEFAULT '{}'
+)
+RETURNS TABLE (metric text, value float8)
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.evaluate(plpy, GD, run=run, source=source, options=options)
+$$;
+COMMENT ON FUNCTION cerebro.evaluate(text, regclass, jsonb) IS 'The metrics of a runs best trial over all rows of a table, exact over all its shards';

@@ -1,0 +1,26 @@
+-- Architectures.
+
+CREATE OR REPLACE FUNCTION cerebro.create_model(
+    name text
+  , definition jsonb
+)
+RETURNS void
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.create_model(plpy, GD, name=name, definition=definition)
+$$;
+COMMENT ON FUNCTION cerebro.create_model(text, jsonb) IS 'Register an architecture: the short form {"layers": [...]} or Keras JSON; "$name" is a placeholder that a search binds';
+
+CREATE OR REPLACE FUNCTION cerebro.drop_model(
+    name text
+)
+RETURNS void
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.drop_model(plpy, GD, name=name)
+$$;
+COMMENT ON FUNCTION cerebro.drop_model(text) IS 'Remove an architecture; runs keep the copy that they began with';

@@ -1,0 +1,129 @@
+-- One row at a time, in any query. VOLATILE keeps planners from calling it while they plan; the cost makes them filter first.
+
+CREATE OR REPLACE FUNCTION cerebro_internal.predict(
+    run text
+  , row text
+  , wanted text
+  , trial int
+)
+RETURNS text
+LANGUAGE plpython3u VOLATILE COST 10000
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.predict(plpy, GD, run=run, row=row, wanted=wanted, trial=trial)
+$$;
+COMMENT ON FUNCTION cerebro_internal.predict(text, text, text, int) IS 'Predict one row given as JSON; wanted is value, class or probabilities';
+
+CREATE OR REPLACE FUNCTION cerebro.predict(
+    run text
+  , "row" anyelement
+  , trial int DEFAULT NULL
+)
+RETURNS jsonb
+LANGUAGE sql VOLATILE COST 10000
+AS $$
+SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::text, 'all', $3)::jsonb
+$$;
+COMMENT ON FUNCTION cerebro.predict(text, anyelement, int) IS 'Everything about one row: {"value": ...} or {"class": ..., "probabilities": {...}}';
+
+CREATE OR REPLACE FUNCTION cerebro.predict(
+    run text
+  , "row" text
+  , trial int DEFAULT NULL
+)
+RETURNS jsonb
+LANGUAGE sql VOLATILE COST 10000
+AS $$
+SELECT cerebro_internal.predict($1, $2, 'all', $3)::jsonb
+$$;
+COMMENT ON FUNCTION cerebro.predict(text, text, int) IS 'Everything about one row: {"value": ...} or {"class": ..., "probabilities": {...}}';
+
+CREATE OR REPLACE FUNCTION cerebro.predict_value(
+    run text
+  , "row" anyelement
+  , trial int DEFAULT NULL
+)
+RETURNS float8
+LANGUAGE sql VOLATILE COST 10000
+AS $$
+SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::text, 'value', $3)::float8
+$$;
+COMMENT ON FUNCTION cerebro.predict_value(text, anyelement, int) IS 'The predicted number of one row (regression)';
+
+CREATE OR REPLACE FUNCTION cerebro.predict_value(
+    run text
+  , "row" text
+  , trial int DEFAULT NULL
+)
+RETURNS float8
+LANGUAGE sql VOLATILE COST 10000
+AS $$
+SELECT cerebro_internal.predict($1, $2, 'value', $3)::float8
+$$;
+COMMENT ON FUNCTION cerebro.predict_value(text, text, int) IS 'The predicted number of one row (regression)';
+
+CREATE OR REPLACE FUNCTION cerebro.predict_class(
+    run text
+  , "row" anyelement
+  , trial int DEFAULT NULL
+)
+RETURNS text
+LANGUAGE sql VOLATILE COST 10000
+AS $$
+SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::text, 'class', $3)
+$$;
+COMMENT ON FUNCTION cerebro.predict_class(text, anyelement, int) IS 'The most probable class of one row, as the label column spells it';
+
+CREATE OR REPLACE FUNCTION cerebro.predict_class(
+    run text
+  , "row" text
+  , trial int DEFAULT NULL
+)
+RETURNS text
+LANGUAGE sql VOLATILE COST 10000
+AS $$
+SELECT cerebro_internal.predict($1, $2, 'class', $3)
+$$;
+COMMENT ON FUNCTION cerebro.predict_class(text, text, int) IS 'The most probable class of one row, as the label column spells it';
+
+CREATE OR REPLACE FUNCTION cerebro.predict_probabilities(
+    run text
+  , "row" anyelement
+  , trial int DEFAULT NULL
+)
+RETURNS jsonb
+LANGUAGE sql VOLATILE COST 10000
+AS $$
+SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::text, 'probabilities', $3)::jsonb
+$$;
+COMMENT ON FUNCTION cerebro.predict_probabilities(text, anyelement, int) IS 'The probability of each class for one row';
+
+CREATE OR REPLACE FUNCTION cerebro.predict_probabilities(
+    run text
+  , "row" text
+  , trial int DEFAULT NULL
+)
+RETURNS jsonb
+LANGUAGE sql VOLATILE COST 10000
+AS $$
+SELECT cerebro_internal.predict($1, $2, 'probabilities', $3)::jsonb
+$$;
+COMMENT ON FUNCTION cerebro.predict_probabilities(text, text, int) IS 'The probability of each class for one row';
+
+-- TensorFlow must not start once per parallel worker.
+DO $do$
+DECLARE
+    f regprocedure;
+BEGIN
+    IF pg_catalog.current_setting('server_version_num')::int >= 90600 THEN
+        FOR f IN
+            SELECT p.oid FROM pg_catalog.pg_proc p
+            JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+            WHERE n.nspname IN ('cerebro', 'cerebro_internal') AND p.proname LIKE 'predict%'
+        LOOP
+            EXECUTE pg_catalog.format('ALTER FUNCTION %s PARALLEL RESTRICTED', f);
+        END LOOP;
+    END IF;
+END
+$do$;

@@ -1,0 +1,110 @@
+-- What a coordinator asks of a segment. Each runs as the role that authenticated, and reads what that role may read.
+
+CREATE OR REPLACE FUNCTION cerebro_internal.worker_hello()
+RETURNS jsonb
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.worker(plpy, GD, "hello")
+$$;
+COMMENT ON FUNCTION cerebro_internal.worker_hello() IS 'Versions, cores and memory of this node; starts nothing';
+
+CREATE OR REPLACE FUNCTION cerebro_internal.worker_start(
+    spec jsonb
+)
+RETURNS jsonb
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.worker(plpy, GD, "start", spec)
+$$;
+COMMENT ON FUNCTION cerebro_internal.worker_start(jsonb) IS 'Import TensorFlow with a number of threads';
+
+CREATE OR REPLACE FUNCTION cerebro_internal.worker_load(
+    spec jsonb
+)
+RETURNS jsonb
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.worker(plpy, GD, "load", spec)
+$$;
+COMMENT ON FUNCTION cerebro_internal.worker_load(jsonb) IS 'Read this segments shard and report its statistics';
+
+CREATE OR REPLACE FUNCTION cerebro_internal.worker_encode(
+    spec jsonb
+)
+RETURNS jsonb
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.worker(plpy, GD, "encode", spec)
+$$;
+COMMENT ON FUNCTION cerebro_internal.worker_encode(jsonb) IS 'Turn the loaded shard into arrays with the merged statistics';
+
+CREATE OR REPLACE FUNCTION cerebro_internal.worker_put(
+    part int
+  , data bytea
+)
+RETURNS void
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.worker(plpy, GD, "put", part, data)
+$$;
+COMMENT ON FUNCTION cerebro_internal.worker_put(int, bytea) IS 'Receive one part of a state that is too long for one message';
+
+CREATE OR REPLACE FUNCTION cerebro_internal.worker_get(
+    part int
+)
+RETURNS bytea
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.worker(plpy, GD, "get", part)
+$$;
+COMMENT ON FUNCTION cerebro_internal.worker_get(int) IS 'Send one part of the last visits state';
+
+CREATE OR REPLACE FUNCTION cerebro_internal.worker_summarize(
+    spec jsonb
+  , accumulators bytea[]
+)
+RETURNS jsonb
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.worker(plpy, GD, "summarize", spec, accumulators)
+$$;
+COMMENT ON FUNCTION cerebro_internal.worker_summarize(jsonb, bytea[]) IS 'Metric results of summed accumulators';
+
+CREATE OR REPLACE FUNCTION cerebro_internal.worker_init(
+    spec jsonb
+)
+RETURNS TABLE (report jsonb, state bytea)
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.worker(plpy, GD, "init", spec)
+$$;
+COMMENT ON FUNCTION cerebro_internal.worker_init(jsonb) IS 'Make a trials first state';
+
+CREATE OR REPLACE FUNCTION cerebro_internal.worker_visit(
+    spec jsonb
+  , state bytea
+)
+RETURNS TABLE (report jsonb, state bytea)
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.worker(plpy, GD, "visit", spec, state)
+$$;
+COMMENT ON FUNCTION cerebro_internal.worker_visit(jsonb, bytea) IS 'Train or validate one trial on this segments shard';
