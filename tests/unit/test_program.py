@@ -1,0 +1,319 @@
+"""Programs: what they build, and that their loop is Keras' own, bit for bit. Real Keras, in this process."""
+
+import random
+
+import numpy as np
+import pytest
+
+from cerebro_udf import definition, errors
+from cerebro_udf.segment import network, program, state
+
+import keras
+import tensorflow as tf
+
+N = 203  # the last minibatch of 32 is short
+
+
+def part(numbers=(6,), codes=(), task="classification", classes=3):
+    return {"numbers": list(numbers) if numbers else None, "codes": list(codes), "task": task, "classes": classes}
+
+
+def spec(layers, encoders=None, optimizer="adam", loss=None, metrics=None):
+    encoders = encoders or part()
+    bound = definition.bind({"layers": layers}, {"classes": encoders["classes"], "input_shape": [6]})
+    return {"definition": bound, "optimizer": definition.check_optimizer(optimizer), "encoders": encoders,
+            "loss": loss and definition.check_loss(loss),
+            "metrics": metrics and [definition.check_metric(metric) for metric in metrics]}
+
+
+def data(encoders, n=N, seed=0):
+    rng = np.random.default_rng(seed)
+    arrays = {}
+    if encoders["numbers"]:
+        arrays["numbers"] = rng.normal(size=(n, *encoders["numbers"])).astype(np.float32)
+    if encoders["codes"]:
+        arrays["codes"] = np.stack([rng.integers(0, c["size"], n) for c in encoders["codes"]], 1).astype(np.int32)
+    arrays["label"] = rng.normal(size=n).astype(np.float32) if encoders["task"] == "regression" else \
+        rng.integers(0, encoders["classes"], n).astype(np.int32)
+    return arrays
+
+
+EVERYTHING = spec([{"Dense": {"units": 16, "activation": "relu"}}, "BatchNormalization", {"Dropout": {"rate": 0.3}},
+                   {"GaussianNoise": {"stddev": 0.1}}, {"Dense": {"units": "$classes"}}],
+                  optimizer={"Adam": {"learning_rate": {"CosineDecay": {"initial_learning_rate": 0.01,
+                                                                        "decay_steps": 20}}}})
+
+
+@pytest.fixture(scope="module")
+def everything():
+    return program.Program(EVERYTHING)
+
+
+def by_train_on_batch(model, arrays, order, batch_size):
+    x = network.feed(arrays)
+    for start in range(0, len(order), batch_size):
+        picks = order[start:start + batch_size]
+        model.train_on_batch(tf.nest.map_structure(lambda a: a[picks], x), arrays["label"][picks])
+
+
+def test_the_loop_is_train_on_batch_bit_for_bit(everything):
+    arrays, first = data(part()), everything.initial_state(11)
+    everything.set_state(first)
+    everything.reset_metrics()
+    for epoch in (1, 2):
+        report = everything.train(arrays, program.permutation(5, epoch, 0, N), 32)
+    ours, results = state.unpack(everything.get_state())[0], everything.results()
+    assert report["rows"] == N and report["batches"] == 7 and report["train_seconds"] > 0
+
+    with network.seeded(11):  # plain Keras, by hand
+        model = keras.Sequential([
+            keras.layers.Dense(16, activation="relu"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.3),
+            keras.layers.GaussianNoise(0.1), keras.layers.Dense(3)])
+        model.build((None, 6))
+    model.compile(keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.01, 20)),
+                  keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+                  metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")], jit_compile=False)
+    for epoch in (1, 2):
+        for start in range(0, N, 32):
+            picks = program.permutation(5, epoch, 0, N)[start:start + 32]
+            model.train_on_batch(arrays["numbers"][picks], arrays["label"][picks])
+    for i, variable in enumerate(model.variables):
+        assert ours["model/%d" % i].tobytes() == variable.numpy().tobytes(), variable.path
+    for i, variable in enumerate(model.optimizer.variables):
+        assert ours["optimizer/%d" % i].tobytes() == variable.numpy().tobytes(), variable.path
+    assert list(results) == ["loss", "accuracy"]
+
+
+def test_metrics_of_an_epoch_are_those_of_fit(everything):
+    arrays, order, first = data(part()), program.permutation(1, 1, 0, N), everything.initial_state(3)
+    everything.set_state(first)
+    everything.reset_metrics()
+    everything.train(arrays, order, 32)
+    ours, results = everything.get_state(), everything.results()
+    everything.set_state(first)
+    history = everything.model.fit(arrays["numbers"][order], arrays["label"][order], batch_size=32, shuffle=False,
+                                   verbose=0).history
+    assert everything.get_state() == ours
+    assert results == {name: values[0] for name, values in history.items()}
+
+
+def test_a_state_carries_everything_that_training_needs(everything):
+    arrays, order = data(part()), program.permutation(1, 1, 0, N)
+    everything.set_state(everything.initial_state(3))
+    everything.train(arrays, order, 32)
+    middle = everything.get_state()
+    everything.train(arrays, order, 32)
+    straight = everything.get_state()
+    everything.set_state(everything.initial_state(99))
+    everything.train(arrays, order, 50)  # another trial in between
+    everything.set_state(middle)
+    assert everything.get_state() == middle
+    everything.train(arrays, order, 32)
+    assert everything.get_state() == straight
+
+
+@pytest.mark.parametrize("group", ["model", "optimizer"])
+def test_leaving_out_a_part_of_the_state_changes_the_result(everything, group):
+    arrays, order = data(part()), program.permutation(1, 1, 0, N)
+    everything.set_state(everything.initial_state(3))
+    everything.train(arrays, order, 32)
+    middle = everything.get_state()
+    everything.train(arrays, order, 32)
+    straight = everything.get_state()
+    everything.set_state(everything.initial_state(3))
+    everything.set_state(middle, *{"model", "optimizer", "metric"} - {group})
+    everything.train(arrays, order, 32)
+    assert everything.get_state() != straight
+
+
+def test_the_first_state_depends_on_the_seed_alone(everything):
+    random.seed(1), np.random.seed(1)
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    first = everything.initial_state(4)
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+    keras.Sequential([keras.layers.Dense(3)]).build((None, 2))
+    assert everything.initial_state(4) == first == program.Program(EVERYTHING).initial_state(4)
+    assert everything.initial_state(5) != first
+
+
+def test_states_of_another_program_are_refused(everything):
+    other = program.Program(spec([{"Dense": {"units": 8}}, {"Dense": {"units": "$classes"}}]))
+    with pytest.raises(errors.StateMismatch, match="another program"):
+        everything.set_state(other.get_state())
+
+
+def test_validation_over_shards_adds_up_and_leaves_the_model_alone(everything):
+    everything.set_state(everything.initial_state(2))
+    everything.reset_metrics()
+    before = everything.get_state()
+    whole = data(part(), 300)
+    blobs = []
+    for start, stop in ((0, 100), (100, 101), (101, 300)):
+        everything.reset_metrics()
+        everything.validate({name: array[start:stop] for name, array in whole.items()}, 32)
+        blobs.append(everything.accumulators())
+    everything.reset_metrics()
+    assert everything.get_state() == before
+    results = everything.results(state.add(blobs))
+    plain = everything.model.evaluate(whole["numbers"], whole["label"], verbose=0, return_dict=True)
+    assert results["accuracy"] == plain["accuracy"]
+    assert results["loss"] == pytest.approx(plain["loss"], rel=1e-6)
+
+
+def test_a_shard_without_rows_is_trained_in_no_time(everything):
+    empty = {name: array[:0] for name, array in data(part()).items()}
+    before = everything.get_state()
+    report = everything.train(empty, program.permutation(1, 1, 0, 0), 32)
+    assert report["rows"] == report["batches"] == 0 and everything.get_state() == before
+
+
+def test_interrupts_are_looked_for_between_slices(everything, monkeypatch):
+    class Cancelled(Exception):
+        pass
+
+    seen = []
+
+    def pulse():
+        if len(seen) == 2:
+            raise Cancelled
+
+    monkeypatch.setattr(program, "SLICE_SECONDS", 0.0)
+    with pytest.raises(Cancelled):
+        everything.train(data(part()), program.permutation(1, 1, 0, N), 32, pulse, seen.append)
+    assert seen == [32, 64]
+
+
+def test_slices_do_not_change_the_result(everything, monkeypatch):
+    arrays, order, first = data(part()), program.permutation(1, 1, 0, N), everything.initial_state(3)
+    blobs = []
+    for seconds in (0.0, 10.0):
+        monkeypatch.setattr(program, "SLICE_SECONDS", seconds)
+        everything._seconds_per_batch.clear()
+        everything.set_state(first)
+        everything.train(arrays, order, 32)
+        blobs.append(everything.get_state())
+    assert blobs[0] == blobs[1]
+
+
+CODES = ({"name": "t", "size": 5, "encoder": "one_hot"}, {"name": "u", "size": 100, "encoder": "embedding", "dim": 4})
+
+
+@pytest.mark.parametrize("numbers, codes, width", [((6,), CODES, 15), (None, CODES, 9), (None, CODES[:1], 5)])
+def test_text_codes_are_looked_up_in_the_graph(numbers, codes, width):
+    encoders = part(numbers, codes)
+    built = program.Program(spec([{"Dense": {"units": 8, "activation": "relu"}}, {"Dense": {"units": "$classes"}}],
+                                 encoders))
+    dense = [v for v in built.model.trainable_variables if v.path.endswith("kernel")][0]
+    assert dense.shape[0] == width
+    arrays, order, first = data(encoders), program.permutation(1, 1, 0, N), built.initial_state(3)
+    built.set_state(first)
+    built.train(arrays, order, 32)
+    ours = built.get_state()
+    built.set_state(first)
+    by_train_on_batch(built.model, arrays, order, 32)
+    assert state.unpack(ours)[0]["model/0"].tobytes() == built.model.variables[0].numpy().tobytes()
+    built.validate(arrays, 32)
+    assert built.accumulators()
+
+
+@pytest.mark.parametrize("layers, optimizer", [
+    ([{"Reshape": {"target_shape": [6, 1]}}, {"LSTM": {"units": 5, "dropout": 0.2}},
+      {"Dense": {"units": 1}}], "rmsprop"),
+    ([{"Reshape": {"target_shape": [6, 1]}}, {"Conv1D": {"filters": 3, "kernel_size": 2}}, "Flatten",
+      {"Dense": {"units": 1}}], {"SGD": {"momentum": 0.9, "nesterov": True, "clipnorm": 1.0}}),
+    ([{"Dense": {"units": 4, "kernel_regularizer": "l2"}}, {"Dense": {"units": 1}}],
+     {"AdamW": {"use_ema": True, "ema_overwrite_frequency": 3}})])
+def test_other_layers_and_optimizers_are_keras_bit_for_bit_too(layers, optimizer):
+    built = program.Program(spec(layers, part(task="regression", classes=None), optimizer))
+    arrays, order = data(built.part, 75), program.permutation(1, 1, 0, 75)
+    first = built.initial_state(8)
+    built.set_state(first)
+    built.train(arrays, order, 10)
+    ours = built.get_state()
+    built.set_state(first)
+    by_train_on_batch(built.model, arrays, order, 10)
+    ours, plain = state.unpack(ours)[0], state.unpack(built.get_state())[0]
+    for name in ours:
+        if not name.startswith("metric/"):  # train_on_batch starts its metrics anew at every call
+            assert ours[name].tobytes() == plain[name].tobytes(), name
+
+
+@pytest.mark.parametrize("layers, classes, loss, metric, output", [
+    ([{"Dense": {"units": 1}}], 2, "BinaryCrossentropy", "BinaryAccuracy", "logit"),
+    ([{"Dense": {"units": 1, "activation": "sigmoid"}}], 2, "BinaryCrossentropy", "BinaryAccuracy", "probability"),
+    ([{"Dense": {"units": 4}}, "Softmax"], 4, "SparseCategoricalCrossentropy", "SparseCategoricalAccuracy",
+     "probability"),
+    ([{"Dense": {"units": 4}}, {"Activation": {"activation": "softmax"}}, "Flatten"], 4,
+     "SparseCategoricalCrossentropy", "SparseCategoricalAccuracy", "probability"),
+    ([{"Dense": {"units": 4}}, {"Dropout": {"rate": 0.5}}], 4, "SparseCategoricalCrossentropy",
+     "SparseCategoricalAccuracy", "logit"),
+    ([{"Dense": {"units": 1}}], None, "MeanSquaredError", "MeanAbsoluteError", "value")])
+@pytest.mark.parametrize("codes", [(), CODES])
+def test_loss_and_metrics_follow_label_and_output(layers, classes, loss, metric, output, codes):
+    task = "classification" if classes else "regression"
+    built = program.Program(spec(layers, part(task=task, classes=classes, codes=codes)))
+    assert type(built.model.loss).__name__ == loss and built.output == output
+    if classes:
+        assert network._from_logits(built.model.loss) == (output == "logit")
+    compiled = built.model._compile_metrics._user_metrics[0]
+    assert type(compiled).__name__ == metric
+
+
+@pytest.mark.parametrize("layers, encoders, words", [
+    ([{"Dense": {"units": 2}}], part(), ["2 output units", "3 classes"]),
+    ([{"Dense": {"units": 1}}], part(), ["1 output unit,", "3 classes"]),
+    ([{"Dense": {"units": 3}}], part(task="regression", classes=None), ["3 output units", "regression"]),
+    ([{"Reshape": {"target_shape": [6, 1]}}, {"Dense": {"units": 3}}], part(), ["shape [6, 3]"]),
+    ([{"Reshape": {"target_shape": [7]}}, {"Dense": {"units": 3}}], part(), ["6", "7"]),
+    ([{"Conv2D": {"filters": 2, "kernel_size": 3}}, {"Dense": {"units": 3}}], part(), ["ndim"]),
+    ([{"InputLayer": {"batch_shape": [None, 5]}}, {"Dense": {"units": 3}}], part(), ["[5]", "[6]"])])
+def test_a_model_that_does_not_fit_the_data_fails_its_trial_in_one_clear_line(layers, encoders, words):
+    with pytest.raises(errors.TrialFailed) as caught:
+        program.Program(spec(layers, encoders))
+    text = str(caught.value)
+    assert "\n" not in text and "\x1b" not in text and all(word in text for word in words), text
+
+
+def test_a_loss_that_does_not_fit_fails_its_trial():
+    with pytest.raises(errors.TrialFailed):
+        built = program.Program(spec([{"Dense": {"units": 3}}], loss="categorical_crossentropy"))
+        built.train(data(part()), program.permutation(1, 1, 0, N), 32)
+
+
+def test_a_definition_that_is_not_allowed_is_refused_here_too(everything):
+    evil = {**EVERYTHING, "definition": {"module": "keras", "class_name": "Sequential", "config": {"layers": [
+        {"module": "keras.layers", "class_name": "Lambda", "config": {"function": "x"}, "registered_name": None}]}}}
+    with pytest.raises(errors.InvalidArgument):
+        program.Program(evil)
+
+
+def test_one_program_serves_all_learning_rates():
+    programs = {}
+    layers = [{"Dense": {"units": 3}}]
+    specs = [spec(layers, optimizer={"Adam": {"learning_rate": rate}}) for rate in (0.1, 0.2)]
+    assert program.cached(programs, specs[0]) is program.cached(programs, specs[1])
+    built = program.cached(programs, specs[0])
+    built.set_state(built.initial_state(1, 0.25))
+    assert built.learning_rate() == 0.25
+    built.set_learning_rate(0.5)
+    assert built.learning_rate() == 0.5
+    program.cached(programs, spec(layers, optimizer={"Adam": {"beta_1": 0.8}}))
+    assert len(programs) == 2
+
+
+def test_metrics_have_keras_names_and_those_of_many_values_are_lists():
+    built = program.Program(spec([{"Dense": {"units": 2, "activation": "softmax"}}], part(classes=2),
+                                 metrics=["accuracy", "sparse_top_k_categorical_accuracy"]))
+    built.reset_metrics()
+    built.train(data(built.part), program.permutation(1, 1, 0, N), 32)
+    assert list(built.results()) == ["loss", "accuracy", "sparse_top_k_categorical_accuracy"]
+
+
+def test_permutations_and_seeds_are_those_of_the_documentation():
+    import hashlib
+
+    key = int.from_bytes(hashlib.sha256(b"7/2/1").digest()[:16], "little")
+    assert program.permutation(7, 2, 1, 50).tolist() == np.argsort(np.random.Philox(key=key).random_raw(50)).tolist()
+    assert sorted(program.permutation(7, 2, 1, 50)) == list(range(50))
+    assert program.permutation(7, 2, 2, 50).tolist() != program.permutation(7, 2, 1, 50).tolist()
+    assert program.trial_seed(7, 3) == int.from_bytes(hashlib.sha256(b"7/3").digest()[:4], "big") // 2 < 2 ** 31
