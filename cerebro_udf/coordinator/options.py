@@ -1,0 +1,371 @@
+"""The options of a run: parsed, checked and completed before anything starts. Pure, no I/O.
+
+An option that is absent or null has its default. Types are strict, since JSON tells them apart: true is not 1,
+"3" is not 3; 3.0 is fine where a whole number is wanted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+
+from cerebro_udf import definition as definitions
+from cerebro_udf import keras_names
+from cerebro_udf.coordinator import search as searching
+from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
+
+MAX_INTEGER = 2**31 - 1  # of PostgreSQL's integer, which is what the catalog stores
+MAX_SEED = 2**63 - 1
+MAX_LOCAL_WORKERS = 64
+MAX_EMBEDDING = 4096
+
+# Known, and not there yet.
+LATER = frozenset(["time_limit", "filter", "sample", "outputs", "strategy"])
+
+_MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(B|kB|MB|GB|TB)\s*\Z")
+_UNIT_BYTES = {"B": 1, "kB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
+
+# Better when larger. Everything else that Keras knows is an error, a divergence or a count of mistakes, except
+# Mean and Sum, of which nobody can tell.
+_LARGER_IS_BETTER = frozenset(
+    "AUC Accuracy BinaryAccuracy BinaryIoU CategoricalAccuracy ConcordanceCorrelation CosineSimilarity F1Score "
+    "FBetaScore IoU MeanIoU OneHotIoU OneHotMeanIoU PearsonCorrelation Precision PrecisionAtRecall R2Score "
+    "Recall RecallAtPrecision SensitivityAtSpecificity SparseCategoricalAccuracy SparseTopKCategoricalAccuracy "
+    "SpecificityAtSensitivity TopKCategoricalAccuracy TrueNegatives TruePositives".split()
+)
+_UNDIRECTED = frozenset(["Mean", "Sum"])
+_BY_OUTPUT = {"accuracy": "max", "acc": "max", "crossentropy": "min", "ce": "min"}
+# What Keras reports when the metrics are derived from the task.
+_DERIVED = ("accuracy", "mae")
+
+
+@dataclass
+class Options:
+    """The options of one run, complete; ``docs`` of each default in the package's option table.
+
+    Attributes:
+        optimizer: Keras' full form, as ``definition.check_optimizer`` returns it.
+        loss: Keras' full form, or None (derived from the task).
+        metrics: What ``definition.check_metric`` returns for each, or None (derived from the task).
+        rank_by: ``{"metric": …, "direction": "min" or "max"}``, or None: see ``rank``.
+        search: As given, checked; see ``search.trials``.
+        memory: A share of what a segment has available, 0 < share <= 1, or text such as "2GB"; None: the default.
+        encoders: Column name to encoder, as given.
+    """
+
+    epochs: int = 10
+    batch_size: int = 32
+    optimizer: dict = field(default_factory=lambda: definitions.check_optimizer("adam"))
+    loss: Optional[dict] = None
+    metrics: Optional[List[Any]] = None
+    task: Optional[str] = None
+    validation: float = 0.2
+    seed: Optional[int] = None
+    order: str = "fastest"
+    search: Optional[dict] = None
+    segments: Optional[int] = None
+    nulls: str = "error"
+    checkpoint: Optional[str] = None
+    memory: Any = None
+    rank_by: Optional[Dict[str, str]] = None
+    if_exists: str = "error"
+    learning_rate: Optional[float] = None
+    encoders: Dict[str, Any] = field(default_factory=dict)
+    max_retries: int = 2
+
+    def to_json(self) -> dict:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, stored: dict) -> "Options":
+        """Return options that ``to_json`` gave; trusted, and options that came later have their defaults."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        return cls(**{key: value for key, value in stored.items() if key in known})
+
+
+def parse(options: Optional[dict], definition: dict) -> Options:
+    """Check the options of a run against each other and against the model, and fill in the defaults.
+
+    Args:
+        options: What the user wrote; None for none.
+        definition: Of the model, as ``definition.check`` returned it.
+
+    Raises:
+        InvalidArgument: an unknown key, a wrong type or range, a placeholder of the model without an axis.
+        NotSupported: an option that is planned.
+    """
+    parsed = Options(**_read(options, _READERS))
+    if parsed.metrics is not None:
+        _refuse_equal_names(parsed.metrics)
+    if parsed.rank_by is not None:
+        _check_rank(parsed)
+    searching.check(parsed.search, definition, parsed)
+    return parsed
+
+
+def parse_evaluate(options: Optional[dict]) -> Dict[str, Any]:
+    """Check the options of ``evaluate``: trial, segments, nulls, memory, batch_size; all keys are in the result."""
+    defaults = {"trial": None, "segments": None, "nulls": "error", "memory": None, "batch_size": 32}
+    return {**defaults, **_read(options, {key: _READERS.get(key, _trial) for key in defaults})}
+
+
+def rank(options: Options, names: Iterable[str], has_validation: bool) -> Tuple[str, str]:
+    """Return metric and direction by which trials are ranked: ``rank_by``, else ``default_rank``."""
+    chosen = options.rank_by or default_rank(names, has_validation)
+    return chosen["metric"], chosen["direction"]
+
+
+def default_rank(metrics: Iterable[str], has_validation: bool) -> Dict[str, str]:
+    """The loss on held-out rows where there are any, else the loss; whatever the metrics are."""
+    return {"metric": "val_loss" if has_validation else "loss", "direction": "min"}
+
+
+def direction(metric: str) -> str:
+    """Say whether ``min`` or ``max`` of a metric is better, by Keras' name for it, with or without ``val_``.
+
+    Raises:
+        InvalidArgument: the name is not one of Keras' metrics or losses, or tells nothing (``mean``, ``sum``).
+    """
+    name = metric[len("val_") :] if metric.startswith("val_") else metric
+    if name == "loss":
+        return "min"
+    if name in _BY_OUTPUT:
+        return _BY_OUTPUT[name]
+    found = _class_of(name, keras_names.METRICS, keras_names.METRIC_ALIASES)
+    if found is None:
+        # A loss as a metric is minimized, also those whose metric of the same name is not.
+        found = _class_of(name, keras_names.LOSSES, keras_names.LOSS_ALIASES)
+    if found is None or found in _UNDIRECTED:
+        raise InvalidArgument(
+            'the direction of metric "%s" is not known' % metric,
+            None,
+            'Say it: "rank_by": {"metric": "%s", "direction": "max"} (or "min").' % metric,
+        )
+    return "max" if found in _LARGER_IS_BETTER else "min"
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes of ``"2GB"``; units as PostgreSQL's, powers of 1,024.
+
+    Raises:
+        InvalidArgument: not an amount.
+    """
+    match = _MEMORY.match(text)
+    if not match or float(match.group(1)) == 0:
+        raise _wrong("memory", text, 'a share such as 0.5, or an amount such as "2GB"')
+    return int(float(match.group(1)) * _UNIT_BYTES[match.group(2)])
+
+
+def _class_of(name: str, table: dict, aliases: dict) -> Optional[str]:
+    if name in table:
+        return name
+    return aliases.get(name) or {definitions.snake_case(known): known for known in table}.get(name)
+
+
+# ---- reading one option
+
+
+def _read(options: Optional[dict], readers: Dict[str, Callable[[str, Any], Any]]) -> Dict[str, Any]:
+    if options is None:
+        return {}
+    if not isinstance(options, dict):
+        raise InvalidArgument(
+            "options must be a JSON object",
+            "It is %s." % _show(options),
+            'Write {"epochs": 5, "batch_size": 64}.',
+        )
+    result = {}
+    for key, value in options.items():
+        if key in LATER and key not in readers:
+            raise NotSupported('option "%s" is not supported yet' % key, None, "Leave it out.")
+        if key not in readers:
+            raise InvalidArgument('unknown option "%s"' % key, None, nearest(key, readers))
+        if value is not None:
+            result[key] = readers[key](key, value)
+    return result
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _wrong(key: str, value: Any, form: str) -> InvalidArgument:
+    return InvalidArgument(
+        'option "%s" has a wrong value' % key, "The value is %s." % _show(value), "Accepted is %s." % form
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def whole(value: Any) -> Optional[int]:
+    """Return a JSON number without fraction as int (3.0 is 3), or None for everything else, booleans too."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _integer(low: int, high: int = MAX_INTEGER) -> Callable[[str, Any], int]:
+    def read(key: str, value: Any) -> int:
+        number = whole(value)
+        if number is None or not low <= number <= high:
+            raise _wrong(key, value, "a whole number from %d to %d" % (low, high))
+        return number
+
+    return read
+
+
+def _choice(*allowed: str) -> Callable[[str, Any], str]:
+    def read(key: str, value: Any) -> str:
+        if not isinstance(value, str) or value not in allowed:
+            error = _wrong(key, value, "one of %s" % ", ".join('"%s"' % word for word in allowed))
+            if isinstance(value, str) and nearest(value, allowed).startswith("Did"):
+                error.hint += " " + nearest(value, allowed)
+            raise error
+        return value
+
+    return read
+
+
+def _validation(key: str, value: Any) -> float:
+    if not _is_number(value) or not 0 <= value < 1:
+        raise _wrong(key, value, "a fraction of the rows, from 0 to less than 1")
+    return float(value)
+
+
+def _learning_rate(key: str, value: Any) -> float:
+    if not _is_number(value) or not 0 < value < float("inf"):
+        raise _wrong(key, value, "a number above 0; schedules belong to the optimizer")
+    return float(value)
+
+
+def _memory(key: str, value: Any) -> Any:
+    if isinstance(value, str):
+        parse_bytes(value)
+        return value
+    if not _is_number(value) or not 0 < value <= 1:
+        raise _wrong(key, value, 'a share above 0 and up to 1, or an amount such as "2GB"')
+    return float(value)
+
+
+def _metrics(key: str, value: Any) -> List[Any]:
+    if not isinstance(value, list):
+        raise _wrong(key, value, 'a list such as ["accuracy", {"AUC": {"curve": "PR"}}]')
+    return [definitions.check_metric(metric) for metric in value]
+
+
+def _rank_by(key: str, value: Any) -> Dict[str, str]:
+    form = 'a metric such as "val_accuracy", or {"metric": "val_cost", "direction": "min"}'
+    if isinstance(value, str):
+        value = {"metric": value}
+    if not isinstance(value, dict):
+        raise _wrong(key, value, form)
+    for name in value:
+        if name not in ("metric", "direction"):
+            raise InvalidArgument(
+                'unknown key "%s" in option "%s"' % (name, key), None, "Accepted is %s." % form
+            )
+    metric, way = value.get("metric"), value.get("direction")
+    if not isinstance(metric, str) or not metric or way not in (None, "min", "max"):
+        raise _wrong(key, value, form)
+    return {"metric": metric, "direction": way}
+
+
+def _encoders(key: str, value: Any) -> Dict[str, Any]:
+    names = ("standardize", "none", "one_hot", "embedding")
+    if not isinstance(value, dict):
+        raise _wrong(key, value, 'an object by column, such as {"carrier": "one_hot"}')
+    result = {}
+    for column, encoder in value.items():
+        place = "%s.%s" % (key, column)
+        if isinstance(encoder, dict) and list(encoder) == ["embedding"]:
+            width = encoder["embedding"]
+            if not isinstance(width, dict) or set(width) - {"dim"}:
+                raise _wrong(place, encoder, '{"embedding": {"dim": 8}}')
+            if width.get("dim") is not None:
+                encoder = {"embedding": {"dim": _integer(1, MAX_EMBEDDING)(place, width["dim"])}}
+            else:
+                encoder = "embedding"
+        elif not isinstance(encoder, str) or encoder not in names:
+            known = ", ".join('"%s"' % name for name in names)
+            raise _wrong(place, encoder, 'one of %s, or {"embedding": {"dim": 8}}' % known)
+        result[column] = encoder
+    return result
+
+
+def _search(key: str, value: Any) -> dict:
+    if not isinstance(value, dict):
+        raise _wrong(key, value, '{"method": "grid", "space": {"units": [64, 256]}}')
+    return value
+
+
+_trial = _integer(0)
+
+_READERS: Dict[str, Callable[[str, Any], Any]] = {
+    "epochs": _integer(1),
+    "batch_size": _integer(1),
+    "optimizer": lambda key, value: definitions.check_optimizer(value),
+    "loss": lambda key, value: definitions.check_loss(value),
+    "metrics": _metrics,
+    "task": _choice("classification", "regression"),
+    "validation": _validation,
+    "seed": _integer(0, MAX_SEED),
+    "order": _choice("fastest", "fixed", "random"),
+    "search": _search,
+    "segments": _integer(1, MAX_LOCAL_WORKERS),
+    "nulls": _choice("error", "skip"),
+    "checkpoint": _choice("visit", "epoch"),
+    "memory": _memory,
+    "rank_by": _rank_by,
+    "if_exists": _choice("error", "replace", "resume"),
+    "learning_rate": _learning_rate,
+    "encoders": _encoders,
+    "max_retries": _integer(0),
+}
+
+
+# ---- options against each other
+
+
+def _refuse_equal_names(metrics: List[Any]) -> None:
+    seen = {"loss"}
+    for metric in metrics:
+        name = definitions.metric_name(metric)
+        if name in seen:
+            raise InvalidArgument(
+                'two metrics are named "%s"' % name,
+                None,
+                'Name one: {"AUC": {"name": "auc_pr", "curve": "PR"}}.',
+            )
+        seen.add(name)
+
+
+def _check_rank(options: Options) -> None:
+    """Check that the run will report the metric to rank by, and find its direction."""
+    metric = options.rank_by["metric"]
+    held_out = metric.startswith("val_")
+    name = metric[len("val_") :] if held_out else metric
+    if held_out and options.validation == 0:
+        raise InvalidArgument(
+            'option "rank_by" names "%s", and no rows are held out' % metric,
+            "Option validation is 0.",
+            'Rank by "%s", or give a fraction for validation.' % name,
+        )
+    known = {"loss": None}
+    for checked in options.metrics if options.metrics is not None else _DERIVED:
+        known[definitions.metric_name(checked)] = checked
+    if name not in known:
+        raise InvalidArgument(
+            'option "rank_by" names "%s", which this run does not report' % metric,
+            "It reports %s." % ", ".join(sorted(known)),
+            "%s Add others to options.metrics." % nearest(name, known),
+        )
+    if options.rank_by["direction"] is None:
+        checked = known[name]
+        # A metric of the user's own naming has the direction of its class.
+        told = direction(checked["class_name"]) if isinstance(checked, dict) else direction(name)
+        options.rank_by = {"metric": metric, "direction": told}
