@@ -41,10 +41,13 @@ def clean(value: Any) -> Any:
 
 def raise_remote(error: RemoteError, where: Optional[str] = None) -> None:
     """Raise what a session reported as this statement's own error, with its SQLSTATE, DETAIL and HINT."""
-    message = error.message if where is None else 'segment "%s": %s' % (where, error.message)
+    message = error.message
+    if message.startswith("cerebro: "):
+        message = message[len("cerebro: ") :]
+    if where is not None:
+        message = 'segment "%s": %s' % (where, message)
     raised = CerebroError(message, error.detail, error.hint)
     raised.sqlstate = error.sqlstate or "08006"
-    raised.spidata = (raised.sqlstate, error.detail, error.hint, None, 0)
     raise raised
 
 
@@ -284,52 +287,60 @@ class Ledger:
             pump([self.link], None, max(0.0, deadline - time.monotonic()))
 
 
-def stored_run(plpy, run: str) -> dict:
+def stored_run(plpy, run: str, with_encoders: bool = True) -> dict:
     """The run of that name that this role owns, or else may see, in the caller's own snapshot; without the ledger.
 
     Raises:
         NotFound: there is none.
         NotReady: it has no statistics yet.
     """
+    more = ", r.definition, r.label, r.features, r.options, r.encoders" if with_encoders else ""
     plan = plpy.prepare(
-        "select r.id, r.name, r.owner, r.definition, r.label, r.features, r.options, r.encoders, r.rank_direction, r.state"
+        "select r.id, r.name, r.owner, r.rank_direction, r.encoders is not null as ready, r.state" + more +
         " from cerebro_internal.visible_run r where r.name = $1 order by (r.owner = current_user) desc, r.id limit 1",
         ["text"],
-    )
+    )  # fmt: skip
     found = plpy.execute(plan, [run])
     if not len(found):
         raise NotFound('run "%s" does not exist' % run, None, "select run, state from cerebro.run; shows all runs.")
     record = dict(found[0])
-    if record["encoders"] is None:
+    if not record["ready"]:
         raise NotReady('run "%s" has not begun to train' % run, "Its state is %s." % record["state"], "Wait for it, or resume it.")
     for key in ("definition", "options", "encoders"):
-        record[key] = json.loads(record[key])
+        if key in record:
+            record[key] = json.loads(record[key])
     return record
 
 
-def stored_trial(plpy, run: str, trial: Optional[int]) -> Tuple[dict, dict, List[bytes]]:
-    """A run, one of its trials (the best by default), and the chunks of that trial's best state.
+def best_trial(plpy, record: dict, trial: Optional[int]) -> dict:
+    """One trial of a run, the best by default: ``{"trial", "params", "best_seq"}``.
 
     Raises:
-        NotFound, NotReady: no such run or trial, or no epoch of it is finished.
+        NotFound, NotReady: no such trial, or no epoch of it is finished.
     """
-    record = stored_run(plpy, run)
-    order = "t.metric %s nulls last, t.trial" % ("desc" if record["rank_direction"] == "max" else "asc")
     plan = plpy.prepare(
-        "select t.trial, t.params, t.state, t.best_seq from cerebro_internal.visible_trial t"
-        " where t.run = $1 and ($2::int4 is null or t.trial = $2) order by t.best_seq is null, t.state = 'failed', " + order + " limit 1",
+        "select t.trial, t.params, t.best_seq from cerebro_internal.visible_trial t"
+        " where t.run = $1 and ($2::int4 is null or t.trial = $2)"
+        " order by t.best_seq is null, t.state = 'failed', t.metric %s nulls last, t.trial limit 1"
+        % ("desc" if record["rank_direction"] == "max" else "asc"),
         ["int4", "int4"],
     )
     found = plpy.execute(plan, [record["id"], trial])
     if not len(found):
-        raise NotFound('run "%s" has no trial %s' % (run, trial), None, "select trial, state from cerebro.trial; shows all trials.")
+        raise NotFound(
+            'run "%s" has no trial %s' % (record["name"], trial), None, "select trial, state from cerebro.trial; shows all trials."
+        )
     chosen = dict(found[0])
     if chosen["best_seq"] is None:
-        raise NotReady('run "%s" has no finished epoch yet' % run, None, "Wait for its first epoch, or resume it.")
+        raise NotReady('run "%s" has no finished epoch yet' % record["name"], None, "Wait for its first epoch, or resume it.")
     chosen["params"] = json.loads(chosen["params"])
-    states = plpy.prepare(
+    return chosen
+
+
+def stored_state(plpy, run: int, trial: int, seq: int) -> List[bytes]:
+    """The chunks of a committed state."""
+    plan = plpy.prepare(
         "select s.data from cerebro_internal.visible_state s where s.run = $1 and s.trial = $2 and s.seq = $3 order by s.chunk",
         ["int4", "int4", "int4"],
     )
-    chunks = [row["data"] for row in plpy.execute(states, [record["id"], chosen["trial"], chosen["best_seq"]])]
-    return record, chosen, chunks
+    return [row["data"] for row in plpy.execute(plan, [run, trial, seq])]

@@ -2,10 +2,42 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from typing import Any, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
-from cerebro_udf.errors import InvalidArgument, NotFound, NullArgument
+import cerebro_udf
+from cerebro_udf.errors import CerebroError, InvalidArgument, NotFound, NullArgument, SegmentNotReady, shown
+
+
+def door(function: Callable) -> Callable:
+    """Check the version once per session, and let errors out as PostgreSQL shows errors."""
+
+    @functools.wraps(function)
+    def opened(plpy, gd: dict, *arguments: Any, **named: Any) -> Any:
+        try:
+            if function.__name__ != "doctor" and arguments[:1] != ("hello",):
+                _same_version(plpy, gd)
+            return function(plpy, gd, *arguments, **named)
+        except (CerebroError, plpy.SPIError) as error:
+            raise shown(error) from None
+
+    return opened
+
+
+def _same_version(plpy, gd: dict) -> None:
+    """Once per session: the extension's SQL and this package must be of one version."""
+    if "cerebro_version" in gd:
+        return
+    found = plpy.execute("select e.extversion as version from pg_catalog.pg_extension e where e.extname = 'cerebro'")
+    extension = found[0]["version"] if len(found) else None
+    if extension != cerebro_udf.__version__:
+        raise SegmentNotReady(
+            "extension and Python package of cerebro differ in version",
+            "The extension is %s, the package %s." % (extension, cerebro_udf.__version__),
+            "ALTER EXTENSION cerebro UPDATE TO '%s';" % cerebro_udf.__version__,
+        )
+    gd["cerebro_version"] = extension
 
 
 def _text(name: str, value: Optional[str]) -> str:
@@ -23,6 +55,7 @@ def _json(name: str, value: Optional[str]) -> dict:
     return parsed
 
 
+@door
 def create_model(plpy, gd: dict, name: str, definition: str) -> None:
     from cerebro_udf import definition as definitions
 
@@ -31,12 +64,14 @@ def create_model(plpy, gd: dict, name: str, definition: str) -> None:
     plpy.execute(plan, [_text("name", name), json.dumps(stored)])
 
 
+@door
 def drop_model(plpy, gd: dict, name: str) -> None:
     plan = plpy.prepare("select cerebro_internal.model_drop(current_user, $1) as dropped", ["text"])
     if not plpy.execute(plan, [_text("name", name)])[0]["dropped"]:
         raise NotFound('model "%s" does not exist' % name, None, "select model from cerebro.model; shows all models.")
 
 
+@door
 def fit(plpy, gd: dict, run: str, source: str, model: str, label: str, features: List[str], options: str) -> List[Tuple]:
     from cerebro_udf.coordinator import fit as runs
 
@@ -48,36 +83,42 @@ def fit(plpy, gd: dict, run: str, source: str, model: str, label: str, features:
     )  # fmt: skip
 
 
+@door
 def resume(plpy, gd: dict, run: str) -> List[Tuple]:
     from cerebro_udf.coordinator import fit as runs
 
     return runs.resume(plpy, gd, _text("run", run))
 
 
+@door
 def drop_run(plpy, gd: dict, run: str) -> None:
     from cerebro_udf.coordinator import fit as runs
 
     runs.drop_run(plpy, _text("run", run))
 
 
+@door
 def evaluate(plpy, gd: dict, run: str, source: str, options: str) -> List[Tuple]:
     from cerebro_udf.coordinator import fit as runs
 
     return runs.evaluate(plpy, gd, _text("run", run), _text("source", source), _json("options", options))
 
 
+@door
 def segments(plpy, gd: dict, source: str) -> List[Tuple]:
     from cerebro_udf.coordinator import doctor
 
     return doctor.segments(plpy, gd, _text("source", source))
 
 
+@door
 def doctor(plpy, gd: dict) -> List[Tuple]:
     from cerebro_udf.coordinator import doctor as checks
 
     return checks.doctor(plpy, gd)
 
 
+@door
 def predict(plpy, gd: dict, run: str, row: Optional[str], wanted: str, trial: Optional[int]) -> Optional[str]:
     from cerebro_udf.segment import serve
 
@@ -86,9 +127,11 @@ def predict(plpy, gd: dict, run: str, row: Optional[str], wanted: str, trial: Op
     return serve.predict(plpy, gd, _text("run", run), row, wanted, trial)
 
 
+@door
 def worker(plpy, gd: dict, call: str, *arguments: Any) -> Any:
     """One step of a segment's worker; JSON in and out as text."""
-    from cerebro_udf.segment import worker as steps
+    if call != "hello":
+        from cerebro_udf.segment import worker as steps
 
     parsed = [json.loads(argument) if isinstance(argument, str) else argument for argument in arguments]
     result = getattr(steps, call)(plpy, gd, *parsed)

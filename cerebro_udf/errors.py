@@ -31,8 +31,6 @@ class CerebroError(_Base):
         self.message = message
         self.detail = detail
         self.hint = hint
-        # PostgreSQL 9.4 (Greenplum 6) reads this tuple instead of the attributes.
-        self.spidata = (self.sqlstate, detail, hint, None, 0)
 
 
 class InvalidArgument(CerebroError):
@@ -175,6 +173,27 @@ class RunFailed(CerebroError):
 
 class TrialFailed(Exception):
     """This trial failed (recorded with the reason); the others go on. Never reaches a client."""
+
+
+class cerebro(_Base):
+    """What leaves a function: PL/Python puts the class's name before the message, so this one's is fit to be read."""
+
+
+cerebro.__module__ = "builtins"  # or the module's name would be put before it as well
+
+
+def shown(error: Exception) -> cerebro:
+    """The same error (ours, or one of SPI's) as the client is to see it: message, SQLSTATE, DETAIL, HINT."""
+    if isinstance(error, CerebroError):
+        message, sqlstate, detail, hint = error.message, error.sqlstate, error.detail, error.hint
+    else:
+        spidata = getattr(error, "spidata", None) or (None, None, None)
+        message, sqlstate, detail, hint = str(error), getattr(error, "sqlstate", None), spidata[1], spidata[2]
+    result = cerebro(message)
+    result.sqlstate, result.detail, result.hint = sqlstate, detail, hint
+    # PostgreSQL 9.4 (Greenplum 6) reads this tuple instead of the attributes.
+    result.spidata = (sqlstate, detail, hint, None, 0)
+    return result
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 CREATE OR REPLACE FUNCTION cerebro_internal.predict(
     run text
-  , row text
+  , "row" text
   , wanted text
   , trial int
 )

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from cerebro_udf import definition as definitions
 from cerebro_udf import encoders as encoding
 from cerebro_udf import faults
-from cerebro_udf.catalog import Ledger, stored_trial
+from cerebro_udf.catalog import Ledger, best_trial, stored_run, stored_state
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import search
 from cerebro_udf.coordinator.links import Reply
@@ -277,7 +277,9 @@ def _drop(ledger: Ledger, run: str) -> None:
 def evaluate(plpy, gd: dict, run: str, source: str, options: dict) -> List[Tuple[str, Optional[float]]]:
     """Metrics of a trial's best epoch over all rows of a table, exact over all its shards: (metric, value), the loss first."""
     parsed = run_options.parse_evaluate(options)
-    record, trial, chunks = stored_trial(plpy, run, parsed["trial"])
+    record = stored_run(plpy, run)
+    trial = best_trial(plpy, record, parsed["trial"])
+    chunks = stored_state(plpy, record["id"], trial["trial"], trial["best_seq"])
     fitted = run_options.Options.from_json(record["options"])
     table = describe(plpy, source, record["features"], record["label"])
     pulse = Pulse(plpy)

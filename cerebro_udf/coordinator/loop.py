@@ -81,6 +81,10 @@ class Loop:
             plpy.SPIError, ClientGone: cancelled.
         """
         self._notice_begin()
+        for trial in self._trials.values():
+            if self._scheduler.epoch_ready(trial.number):  # resumed after an epoch's last visit
+                epoch = trial.seq // len(self._links)
+                self._epoch_end(Order(trial.number, epoch, "train", 0), trial, {})
         while not self._scheduler.finished or any(link.busy for link in self._links):
             self._dispatch()
             for reply in pump(self._links + [self._ledger.link], self._pulse):

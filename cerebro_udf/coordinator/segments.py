@@ -7,9 +7,10 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import cerebro_udf
 from cerebro_udf.catalog import raise_remote
-from cerebro_udf.coordinator.links import Address, Link, RemoteError, Reply, configure, pump, stop
+from cerebro_udf.coordinator.options import parse_bytes
+from cerebro_udf.coordinator.links import Address, Link, RemoteError, Reply, ask, configure, pump, stop
 from cerebro_udf.engines.base import Engine, Shard
-from cerebro_udf.errors import CerebroError, InvalidArgument, NotSupported, SegmentNotReady, SegmentUnreachable
+from cerebro_udf.errors import CerebroError, NotSupported, SegmentNotReady, SegmentUnreachable
 
 STOP_SECONDS = 0.35  # to cancel and drain; a link inside an indivisible step is given up then
 DEFAULT_MEMORY_SHARE = 0.5  # of what is available when the run begins, for all workers on a host together
@@ -202,6 +203,14 @@ class Segments:
         except CerebroError as translated:
             return translated
 
+    def sizes(self, number: int, query: str, relations: List[str]) -> Tuple[int, int]:
+        """Rows (the server's estimate) and bytes of relations on one segment."""
+        try:
+            rows = ask(self.links[number], self._pulse, query, json.dumps(relations))
+        except RemoteError as error:
+            raise_remote(error, self.shards[number].segment)
+        return int(rows[0][0]), int(rows[0][1])
+
     def rest(self, seconds: float = STOP_SECONDS) -> None:
         """Cancel whatever runs; links that come back in time stay warm, the others end themselves."""
         stop(self.links, seconds)
@@ -212,12 +221,3 @@ def create_extension_command(address: Address) -> str:
     return "psql 'host=%s port=%s dbname=%s user=postgres' -c 'CREATE EXTENSION cerebro CASCADE'" % (
         address.host, address.port, address.dbname,
     )  # fmt: skip
-
-
-def parse_bytes(text: str) -> int:
-    """``"2GB"`` in bytes; units as PostgreSQL's, powers of 1024."""
-    units = {"B": 1, "kB": 2**10, "KB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
-    for unit in sorted(units, key=len, reverse=True):
-        if text.endswith(unit):
-            return int(float(text[: -len(unit)]) * units[unit])
-    raise InvalidArgument("option memory is not an amount", text, 'Write it as "2GB" or as a share such as 0.5.')

@@ -20,13 +20,13 @@ from cerebro_udf.errors import (
 NUMBERS = frozenset(
     {"smallint", "integer", "bigint", "real", "double precision", "numeric", "boolean"}
 )
-TEXTS = frozenset({"text", "character varying", "character", "name"})
+TEXTS = frozenset({"text", "character varying", "character"})
 
 _RELATION = """
 select c.oid::int8 as oid, c.relkind, c.relpersistence, c.relnamespace::int8 as namespace
      , pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname) as name
 from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-where c.oid = pg_catalog.to_regclass($1::text::cstring)
+where c.oid = $1::text::pg_catalog.regclass
 """
 
 _COLUMNS = """
@@ -158,7 +158,7 @@ def describe(plpy, source: str, features: List[str], label: Optional[str]) -> So
 
 
 def _relation(plpy, source: str) -> dict:
-    found = plpy.execute(plpy.prepare(_RELATION, ["text"]), [source]) if not source.isdigit() else []
+    found = plpy.execute(plpy.prepare(_RELATION, ["text"]), [source])
     if not len(found):
         raise TableNotFound("table %s does not exist" % source, None, "Name a table as 'schema.table'.")
     relation = found[0]

@@ -15,13 +15,10 @@ SELF = "cerebro_self"
 MAX_DEFAULT_WORKERS = 8
 
 _LEAVES = """
-with recursive tree(oid, path) as (
-    select $1::int8::oid, array[]::text[]
+with recursive tree(oid) as (
+    select $1::int8::oid
     union all
-    select i.inhrelid, tree.path || c.relname::text
-    from pg_catalog.pg_inherits i
-    join tree on i.inhparent = tree.oid
-    join pg_catalog.pg_class c on c.oid = i.inhrelid
+    select i.inhrelid from pg_catalog.pg_inherits i join tree on i.inhparent = tree.oid
 )
 select c.oid::int8 as oid, c.relkind, greatest(c.reltuples, 0)::int8 as rows
      , n.nspname as schema, c.relname as name
@@ -38,7 +35,7 @@ left join pg_catalog.pg_foreign_table f on f.ftrelid = c.oid
 left join pg_catalog.pg_foreign_server s on s.oid = f.ftserver
 left join pg_catalog.pg_foreign_data_wrapper w on w.oid = s.srvfdw
 where c.relkind in ('r', 'm', 'f')
-order by tree.path
+order by n.nspname, c.relname
 """
 
 _RENAMED = """

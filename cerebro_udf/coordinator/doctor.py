@@ -1,0 +1,124 @@
+"""Where a table lies, and whether every node is fit to train: each failure comes with the command that mends it."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from typing import Any, List, Optional, Tuple
+
+import cerebro_udf
+from cerebro_udf.coordinator.links import Link, RemoteError, ask
+from cerebro_udf.coordinator.segments import Segments, create_extension_command
+from cerebro_udf.coordinator.source import describe
+from cerebro_udf.engines.postgres import SELF, PostgresEngine
+from cerebro_udf.errors import CerebroError
+from cerebro_udf.interrupts import Pulse
+
+Check = Tuple[str, str, bool, str, Optional[str]]  # node, item, ok, value, repair
+
+_SIZES = """
+select coalesce(sum(greatest(c.reltuples, 0)), 0)::int8::text, coalesce(sum(pg_catalog.pg_table_size(c.oid)), 0)::int8::text
+from pg_catalog.json_array_elements_text($1::text::json) r
+join pg_catalog.pg_class c on c.oid = r.value::pg_catalog.regclass
+"""
+
+_NODE = """
+select pg_catalog.json_build_object(
+    'server', pg_catalog.current_setting('server_version')
+  , 'standby', pg_catalog.pg_is_in_recovery()
+  , 'extension', (select e.extversion from pg_catalog.pg_extension e where e.extname = 'cerebro')
+)::text
+"""
+
+PACKAGES = ("tensorflow", "keras", "numpy", "safetensors")
+
+
+def segments(plpy, gd: dict, source: str) -> List[Tuple]:
+    """The shards of a table: (segment, shard, address, relations, estimated rows, bytes); starts nothing."""
+    table = describe(plpy, source, ["*"], None)
+    engine = PostgresEngine(plpy)
+    found = Segments(plpy, gd, Pulse(plpy), engine, engine.shards(table, None))
+    if any(shard.size_bytes is None for shard in found.shards):
+        found.connect()
+    result = []
+    for shard in found.shards:
+        address = engine.address(shard.server)
+        rows, size = shard.rows_estimate, shard.size_bytes
+        relations = [read.relation.replace("only ", "", 1) for read in shard.reads]
+        if size is None:
+            rows, size = found.sizes(shard.number, _SIZES, relations)
+        result.append((shard.segment, shard.number, str(address), relations, rows, size))
+    return result
+
+
+def doctor(plpy, gd: dict) -> List[Check]:
+    """Check this node, the way back to it, and every segment that the caller could use."""
+    engine, pulse = PostgresEngine(plpy), Pulse(plpy)
+    checks = _package_checks("coordinator", _local_facts(plpy), None)
+    for server in [SELF] + engine.servers():
+        checks += _server_checks(engine, pulse, server)
+    return checks
+
+
+def _local_facts(plpy) -> dict:
+    facts = json.loads(plpy.execute(_NODE.replace("::text\n", "::text as facts\n"))[0]["facts"])
+    facts.update(json.loads(plpy.execute("select cerebro_internal.worker_hello()::text as facts")[0]["facts"]))
+    return facts
+
+
+def _server_checks(engine: PostgresEngine, pulse: Pulse, server: str) -> List[Check]:
+    """Reach one server as the caller, and ask it what it is."""
+    try:
+        address = engine.address(server)
+        link = Link(address, "cerebro doctor")
+        link.open(pulse)
+    except CerebroError as error:
+        why = "%s: %s" % (error.message, error.detail) if error.detail else error.message
+        return [(server, "reachable", False, why, error.hint)]
+    try:
+        checks: List[Check] = [(server, "reachable", True, "as %s at %s" % (address.user, address), None)]
+        if server == SELF:
+            return checks
+        facts = json.loads(ask(link, pulse, _NODE)[0][0])
+        if facts["extension"] is None:
+            return checks + [(server, "extension", False, "cerebro is not installed", create_extension_command(address))]
+        try:
+            facts.update(json.loads(ask(link, pulse, "select cerebro_internal.worker_hello()::text")[0][0]))
+        except RemoteError as error:
+            return checks + [
+                (server, "python", False, error.message, "make install PG_CONFIG=…    (on the host of %s; then restart that server)" % address)
+            ]
+        return checks + _package_checks(server, facts, address)
+    except RemoteError as error:
+        return [(server, "reachable", False, error.message, error.hint)]
+    finally:
+        link.close()
+
+
+def _package_checks(node: str, facts: dict, address) -> List[Check]:
+    version = cerebro_udf.__version__
+    update = "ALTER EXTENSION cerebro UPDATE TO '%s';" % version
+    if address is not None:
+        update = "psql 'host=%s port=%s dbname=%s user=postgres' -c \"%s\"" % (address.host, address.port, address.dbname, update)
+    checks: List[Check] = [
+        (node, "server", not facts["standby"], facts["server"] + (", a standby" if facts["standby"] else ""),
+         "Connect to its primary." if facts["standby"] else None),
+        (node, "extension", facts["extension"] == version, facts["extension"], None if facts["extension"] == version else update),
+        (node, "package", facts["cerebro"] == version, facts["cerebro"],
+         None if facts["cerebro"] == version else "make install PG_CONFIG=…    (on that host; then restart that server)"),
+        (node, "python", True, facts["python"], None),
+    ]  # fmt: skip
+    for package in PACKAGES:
+        found: Optional[Any] = facts.get(package) or _version(package) if address is None else facts.get(package)
+        repair = None if found else "pip install %s    (into the environment on that server's PYTHONPATH)" % package
+        checks.append((node, package, bool(found), found or "missing", repair))
+    checks.append((node, "cores", True, str(facts["cores"]), None))
+    checks.append((node, "memory", True, "%.1f of %.1f GB available" % (facts["memory_available"] / 1e9, facts["memory_total"] / 1e9), None))
+    return checks
+
+
+def _version(package: str) -> Optional[str]:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,89 @@
+"""Single-row prediction in the caller's own backend: a run's best state, compiled once per session."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, Optional
+
+from cerebro_udf.catalog import best_trial, stored_run, stored_state
+from cerebro_udf.errors import InvalidArgument
+
+CACHED_PREDICTORS = 16  # programs stay in memory for ever, so a session keeps the last few that it used
+
+
+def predict(plpy, gd: dict, run: str, row: str, wanted: str, trial: Optional[int]) -> Optional[str]:
+    """Predict one row.
+
+    Args:
+        run: Name of a run with at least one finished epoch.
+        row: JSON: an object by feature name, or an array of the features in order.
+        wanted: ``value``, ``class``, ``probabilities`` or ``all``.
+        trial: Number of a trial; None for the best one.
+
+    Returns:
+        The answer as text, JSON where it has parts.
+
+    Raises:
+        NotFound, NotReady: no such run or trial, or nothing trained yet.
+        InvalidArgument: a feature is missing or null, or the run's task has no such answer.
+    """
+    values = _values(row)
+    predictor = _predictor(plpy, gd, run, trial)
+    if wanted == "value" and predictor.classes is not None:
+        raise InvalidArgument('run "%s" classifies' % run, None, "Call cerebro.predict_class or cerebro.predict_probabilities.")
+    if wanted in ("class", "probabilities") and predictor.classes is None:
+        raise InvalidArgument('run "%s" predicts a number' % run, None, "Call cerebro.predict_value.")
+    value, probabilities = predictor.row(values)
+    if wanted == "value":
+        return repr(float(value))
+    if predictor.classes is None:
+        return json.dumps({"value": float(value)})
+    if wanted == "class":
+        return _spelled(value)
+    by_class = {_spelled(name): float(p) for name, p in zip(predictor.classes, probabilities)}
+    return json.dumps(by_class if wanted == "probabilities" else {"class": value, "probabilities": by_class})
+
+
+def _values(row: str) -> Any:
+    try:
+        values = json.loads(row)
+    except ValueError:
+        values = _postgres_array(row)
+    if not isinstance(values, (dict, list)):
+        values = [values]
+    return values
+
+
+def _postgres_array(row: str) -> list:
+    """An array as PostgreSQL writes it, ``{1,2.5}``."""
+    try:
+        return json.loads(row.strip().replace("{", "[").replace("}", "]").replace("NULL", "null"))
+    except ValueError:
+        raise InvalidArgument(
+            "argument row is neither JSON nor an array", "It is %s." % row[:100], 'Write {"feature": value} or an array of the features.'
+        ) from None
+
+
+def _spelled(value: Any) -> str:
+    """A class as PostgreSQL spells it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _predictor(plpy, gd: dict, run: str, trial: Optional[int]) -> Any:
+    """The compiled model of a run's trial; looked up anew at each call, so that a replaced run is noticed."""
+    cache: Dict[tuple, Any] = gd.setdefault("cerebro_predictors", {})
+    record = stored_run(plpy, run, with_encoders=False)
+    chosen = best_trial(plpy, record, trial)
+    key = (record["id"], chosen["trial"], chosen["best_seq"])
+    predictor = cache.pop(key, None)
+    if predictor is None:
+        from cerebro_udf.segment.predict import Predictor
+
+        record = stored_run(plpy, run)
+        predictor = Predictor.of(record, chosen["params"], stored_state(plpy, *key))
+        while len(cache) >= CACHED_PREDICTORS:
+            del cache[next(iter(cache))]
+    cache[key] = predictor
+    return predictor
