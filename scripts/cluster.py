@@ -196,7 +196,10 @@ class Node:
         return None
 
     def password(self, role: str) -> str:
-        return self.entry["passwords"][role]
+        try:
+            return self.entry["passwords"][role]
+        except KeyError:
+            raise Problem("%s has no role %s from this script: make cluster" % (self.name, role)) from None
 
     def url(self, role: str = DEMO, database: str = DATABASE) -> str:
         return "postgresql://%s:%s@127.0.0.1:%d/%s" % (role, self.password(role), self.port, database)
@@ -618,8 +621,8 @@ def install_venv(venv: Path, development: bool) -> None:
         if stamp.exists() and stamp.read_text() == text:
             continue
         # --no-deps: the files pin everything, and the data package asks for pandas to read its own CSV.
-        pip = [venv / "bin/python", "-m", "pip", "install", "--disable-pip-version-check", "-q", "--no-deps"]
-        subprocess.run([*pip, "-r", ROOT / name], check=True)
+        pip = [venv / "bin/python", "-m", "pip", "install", "--disable-pip-version-check", "-q"]
+        subprocess.run([*pip, "--no-deps", "--use-pep517", "-r", ROOT / name], check=True)
         stamp.write_text(text)
 
 
