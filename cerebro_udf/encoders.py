@@ -67,20 +67,31 @@ def task_of(label: dict) -> str:
     """
     kind = base_type(label["type"])
     if label["type"].endswith("[]"):
-        raise errors.NotSupported('array label "%s" is not supported' % label["name"],
-                                  hint="Use one column of numbers, booleans or text as the label.")
+        raise errors.NotSupported(
+            'array label "%s" is not supported' % label["name"],
+            hint="Use one column of numbers, booleans or text as the label.",
+        )
     if kind not in INTEGER_TYPES + FLOAT_TYPES + TEXT_TYPES + ("boolean",):
-        raise errors.WrongColumnType('label "%s" cannot have type %s' % (label["name"], label["type"]),
-                                     hint="Use a number, boolean or text column, or cast it in a view.")
+        raise errors.WrongColumnType(
+            'label "%s" cannot have type %s' % (label["name"], label["type"]),
+            hint="Use a number, boolean or text column, or cast it in a view.",
+        )
     task = label.get("task") or ("regression" if kind in FLOAT_TYPES else "classification")
     if task == "regression" and kind in TEXT_TYPES:
-        raise errors.WrongColumnType('text label "%s" cannot be used for regression' % label["name"],
-                                     hint='Leave the option "task" out, or use a column of numbers.')
+        raise errors.WrongColumnType(
+            'text label "%s" cannot be used for regression' % label["name"],
+            hint='Leave the option "task" out, or use a column of numbers.',
+        )
     return task
 
 
-def merge(features: Sequence[dict], label: Optional[dict], shard_stats: Sequence[dict], nulls: str = "error",
-          validation: float = 0.0) -> dict:
+def merge(
+    features: Sequence[dict],
+    label: Optional[dict],
+    shard_stats: Sequence[dict],
+    nulls: str = "error",
+    validation: float = 0.0,
+) -> dict:
     """Merge what the shards of a run report into one encoders object.
 
     The result depends on the shards' order, never on when they finished.
@@ -103,8 +114,9 @@ def merge(features: Sequence[dict], label: Optional[dict], shard_stats: Sequence
         _refuse_nulls(shard_stats, rows + skipped)
     train = sum(stats["train_rows"] for stats in shard_stats)
     _refuse_no_rows(rows, train, skipped, validation)
-    merged = [_merge_feature(spec, [stats["columns"][spec["name"]] for stats in shard_stats])
-              for spec in features]
+    merged = [
+        _merge_feature(spec, [stats["columns"][spec["name"]] for stats in shard_stats]) for spec in features
+    ]
     result: Dict[str, Any] = {"format": FORMAT, "features": merged, "label": None}
     if label is not None:
         result["label"] = _merge_label(label, [stats["columns"][label["name"]] for stats in shard_stats])
@@ -123,31 +135,40 @@ def _refuse_nulls(shard_stats: Sequence[dict], rows: int) -> None:
     bad = {name: counts for name, counts in bad.items() if any(counts)}
     if not bad:
         return
-    detail = " ".join('Column "%s": %d NULL, %d NaN, %d infinite of %d rows.' % (name, *counts, rows)
-                      for name, counts in bad.items())
+    detail = " ".join(
+        'Column "%s": %d NULL, %d NaN, %d infinite of %d rows.' % (name, *counts, rows)
+        for name, counts in bad.items()
+    )
     names = ", ".join('"%s"' % name for name in bad)
     raise errors.NullInData(
-        "%s %s NULL, NaN or infinite values" % ("column " + names if len(bad) == 1 else "columns " + names,
-                                                "holds" if len(bad) == 1 else "hold"),
+        "%s %s NULL, NaN or infinite values"
+        % ("column " + names if len(bad) == 1 else "columns " + names, "holds" if len(bad) == 1 else "hold"),
         detail=detail,
-        hint='Set the option "nulls" to "skip" to leave such rows out, or replace the values in a view.')
+        hint='Set the option "nulls" to "skip" to leave such rows out, or replace the values in a view.',
+    )
 
 
 def _refuse_no_rows(rows: int, train: int, skipped: int, validation: float) -> None:
     if rows == 0 and skipped:
-        raise errors.BadData("no rows are left to train on",
-                             detail="All %d rows hold NULL, NaN or infinite values and were skipped." % skipped,
-                             hint="Leave out the columns that are mostly NULL, or replace the values in a view.")
+        raise errors.BadData(
+            "no rows are left to train on",
+            detail="All %d rows hold NULL, NaN or infinite values and were skipped." % skipped,
+            hint="Leave out the columns that are mostly NULL, or replace the values in a view.",
+        )
     if rows == 0:
         raise errors.BadData("the source has no rows", hint="Load the table first, or name another one.")
     if train == 0:
-        raise errors.BadData("no training rows are left",
-                             detail="All %d rows fell into the validation part." % rows,
-                             hint='Lower the option "validation".')
+        raise errors.BadData(
+            "no training rows are left",
+            detail="All %d rows fell into the validation part." % rows,
+            hint='Lower the option "validation".',
+        )
     if validation > 0 and train == rows:
-        raise errors.BadData("no row fell into the validation part",
-                             detail="The source has %d rows, the validation fraction is %g." % (rows, validation),
-                             hint='Raise the option "validation", or set it to 0.')
+        raise errors.BadData(
+            "no row fell into the validation part",
+            detail="The source has %d rows, the validation fraction is %g." % (rows, validation),
+            hint='Raise the option "validation", or set it to 0.',
+        )
 
 
 def _merge_feature(spec: dict, parts: List[dict]) -> dict:
@@ -158,14 +179,16 @@ def _merge_feature(spec: dict, parts: List[dict]) -> dict:
     shapes = [part["shape"] for part in parts if part.get("shape") is not None]
     for shape in shapes:
         if shape != shapes[0]:
-            raise errors.RaggedArrays('the arrays of column "%s" differ in shape' % spec["name"],
-                                      detail="One segment has arrays of shape %s, another of shape %s."
-                                      % (shapes[0], shape),
-                                      hint="All arrays of a column must have the same dimensions.")
+            raise errors.RaggedArrays(
+                'the arrays of column "%s" differ in shape' % spec["name"],
+                detail="One segment has arrays of shape %s, another of shape %s." % (shapes[0], shape),
+                hint="All arrays of a column must have the same dimensions.",
+            )
     feature.update(encoder=encoder, shape=shapes[0] if shapes else [])
     if 0 in feature["shape"]:
-        raise errors.BadData('the arrays of column "%s" are empty' % spec["name"],
-                             hint="Leave the column out of the features.")
+        raise errors.BadData(
+            'the arrays of column "%s" are empty' % spec["name"], hint="Leave the column out of the features."
+        )
     if encoder == "standardize":
         mean, scale = _merge_moments(spec["name"], parts)
         feature.update(mean=mean, scale=scale)
@@ -176,15 +199,17 @@ def _encoder(spec: dict) -> Tuple[Optional[str], Optional[int]]:
     """Return (encoder, dim) of a column spec; (None, None) where a text column's values decide."""
     encoder, dim = spec.get("encoder"), None
     if isinstance(encoder, dict):
-        (encoder, options), = encoder.items()
+        ((encoder, options),) = encoder.items()
         dim = options.get("dim") if isinstance(options, dict) else None
     fitting = TEXT_ENCODERS if spec["kind"] == "text" else NUMBER_ENCODERS
     if encoder is None:
         return (None, None) if spec["kind"] == "text" else ("standardize", None)
     if encoder not in fitting:
-        raise errors.InvalidArgument('encoder "%s" does not fit column "%s"' % (encoder, spec["name"]),
-                                     detail="The column has type %s." % spec["type"],
-                                     hint="Use one of: %s." % ", ".join(fitting))
+        raise errors.InvalidArgument(
+            'encoder "%s" does not fit column "%s"' % (encoder, spec["name"]),
+            detail="The column has type %s." % spec["type"],
+            hint="Use one of: %s." % ", ".join(fitting),
+        )
     return encoder, dim
 
 
@@ -218,12 +243,16 @@ def _merge_moments(name: str, parts: List[dict]) -> Tuple[List[float], List[floa
     with np.errstate(over="ignore", invalid="ignore"):
         for part in parts:
             if part["count"]:
-                total = combine_moments(total, (part["count"], np.array(part["mean"], np.float64),
-                                                np.array(part["m2"], np.float64)))
+                total = combine_moments(
+                    total,
+                    (part["count"], np.array(part["mean"], np.float64), np.array(part["m2"], np.float64)),
+                )
     count, mean, m2 = total
     if not (np.isfinite(mean).all() and np.isfinite(m2).all()):
-        raise errors.BadData('the values of column "%s" are too large to standardize' % name,
-                             hint="Scale the column in a view.")
+        raise errors.BadData(
+            'the values of column "%s" are too large to standardize' % name,
+            hint="Scale the column in a view.",
+        )
     deviation = np.sqrt(m2 / count)
     return mean.tolist(), np.where(deviation > 0, deviation, 1.0).tolist()
 
@@ -248,16 +277,19 @@ def _merge_label(label: dict, parts: List[dict]) -> dict:
 
 
 def _refuse_constant_label(name: str, value: Any) -> None:
-    raise errors.BadData('label "%s" has a single value' % name,
-                         detail="Every row holds %s." % _shown(value),
-                         hint="Training needs at least two different labels.")
+    raise errors.BadData(
+        'label "%s" has a single value' % name,
+        detail="Every row holds %s." % _shown(value),
+        hint="Training needs at least two different labels.",
+    )
 
 
 def _too_many_classes(label: dict, figure: str) -> errors.WrongColumnType:
     return errors.WrongColumnType(
         'label "%s" has too many values for classification' % label["name"],
         detail="It has %s different values; %d are allowed." % (figure, CLASSES),
-        hint='Set the option "task" to "regression" if it is a quantity, or use another label.')
+        hint='Set the option "task" to "regression" if it is a quantity, or use another label.',
+    )
 
 
 def _input(features: List[dict], label: Optional[dict]) -> dict:
@@ -265,9 +297,11 @@ def _input(features: List[dict], label: Optional[dict]) -> dict:
     dense = [feature for feature in features if feature["kind"] != "text"]
     deep = [feature for feature in dense if len(feature["shape"]) >= 2]
     if deep and len(features) > 1:
-        raise errors.NotSupported('array column "%s" of %d dimensions beside other features is not supported'
-                                  % (deep[0]["name"], len(deep[0]["shape"])),
-                                  hint="Use it as the only feature.")
+        raise errors.NotSupported(
+            'array column "%s" of %d dimensions beside other features is not supported'
+            % (deep[0]["name"], len(deep[0]["shape"])),
+            hint="Use it as the only feature.",
+        )
     if deep:
         numbers = list(deep[0]["shape"])
     else:
@@ -275,8 +309,11 @@ def _input(features: List[dict], label: Optional[dict]) -> dict:
     codes = []
     for feature in features:
         if feature["kind"] == "text":
-            code = {"name": feature["name"], "size": len(feature["vocabulary"]) + 1,
-                    "encoder": feature["encoder"]}
+            code = {
+                "name": feature["name"],
+                "size": len(feature["vocabulary"]) + 1,
+                "encoder": feature["encoder"],
+            }
             codes.append({**code, "dim": feature["dim"]} if "dim" in feature else code)
     task = label["task"] if label else None
     classes = len(label["classes"]) if task == "classification" else None
@@ -321,10 +358,15 @@ class Encoding:
         self.encoders = encoders
         self.dense = [feature for feature in encoders["features"] if feature["kind"] != "text"]
         self.texts = [feature for feature in encoders["features"] if feature["kind"] == "text"]
-        self._index = {feature["name"]: {value: i + 1 for i, value in enumerate(feature["vocabulary"])}
-                       for feature in self.texts}
-        self._moments = {feature["name"]: self._widen(feature) for feature in self.dense
-                         if feature["encoder"] == "standardize"}
+        self._index = {
+            feature["name"]: {value: i + 1 for i, value in enumerate(feature["vocabulary"])}
+            for feature in self.texts
+        }
+        self._moments = {
+            feature["name"]: self._widen(feature)
+            for feature in self.dense
+            if feature["encoder"] == "standardize"
+        }
         label = encoders.get("label") or {}
         self._classes = {value: i for i, value in enumerate(label.get("classes", ()))}
 
@@ -350,8 +392,10 @@ class Encoding:
         if self.dense:
             result["numbers"] = self._encode_numbers(columns)
         if self.texts:
-            result["codes"] = np.stack([self._encode_text(feature["name"], columns[feature["name"]])
-                                        for feature in self.texts], axis=1)
+            result["codes"] = np.stack(
+                [self._encode_text(feature["name"], columns[feature["name"]]) for feature in self.texts],
+                axis=1,
+            )
         if label is not None:
             result["label"] = self.encode_label(label)
         return result
@@ -370,7 +414,7 @@ class Encoding:
                 else:
                     width = feature["shape"][0] if feature["shape"] else 1
                     values = values.reshape(stop - start, width)
-                    target = out[start:stop, offset:offset + width]
+                    target = out[start:stop, offset : offset + width]
                     offset += width
                 moments = self._moments.get(feature["name"])
                 if moments is not None:
@@ -403,14 +447,18 @@ class Encoding:
             distinct = distinct.tolist()
         unseen = [value for value in distinct if value not in self._classes]
         if unseen:
-            raise errors.BadData('label "%s" has a value that the run has never seen' % label["name"],
-                                 detail="The value is %s." % _shown(unseen[0]),
-                                 hint="Leave such rows out, or train a new run on them.")
+            raise errors.BadData(
+                'label "%s" has a value that the run has never seen' % label["name"],
+                detail="The value is %s." % _shown(unseen[0]),
+                hint="Leave such rows out, or train a new run on them.",
+            )
         table = np.array([self._classes[value] for value in distinct], np.int32)
         return table[inverse] if len(table) else np.zeros(0, np.int32)
 
 
-def encode(encoders: dict, columns: Dict[str, Column], label: Optional[Column] = None) -> Dict[str, np.ndarray]:
+def encode(
+    encoders: dict, columns: Dict[str, Column], label: Optional[Column] = None
+) -> Dict[str, np.ndarray]:
     """Encode raw columns once; see :meth:`Encoding.encode`."""
     return Encoding(encoders).encode(columns, label)
 

@@ -23,8 +23,10 @@ from cerebro_udf.errors import CerebroError, TrialFailed  # noqa: E402
 REASON_CHARACTERS = 400
 # Layers that hand values on unchanged: the activation that matters lies before them.
 _PASSING = (keras.layers.Flatten, keras.layers.Reshape, keras.layers.Dropout, keras.layers.Identity)
-_NOISE = re.compile(r"Exception encountered|Graph execution error|Detected at node|File \"|Arguments received|•"
-                    r"|\[\[\{\{node|.* defined at \(most recent call last\)|\s*$")
+_NOISE = re.compile(
+    r"Exception encountered|Graph execution error|Detected at node|File \"|Arguments received|•"
+    r"|\[\[\{\{node|.* defined at \(most recent call last\)|\s*$"
+)
 
 
 @contextlib.contextmanager
@@ -78,7 +80,9 @@ def build(spec: dict, seed: int) -> Tuple[keras.Model, str]:
         TrialFailed: the model does not fit the data.
     """
     part = encoders.model_part(spec["encoders"])
-    config = definition.bind(_literal(spec["definition"]), {})  # rewritten from what is understood, nothing else
+    config = definition.bind(
+        _literal(spec["definition"]), {}
+    )  # rewritten from what is understood, nothing else
     optimizer = definition.check_optimizer(spec["optimizer"])
     loss = None if spec.get("loss") is None else definition.check_loss(spec["loss"])
     metrics = None if spec.get("metrics") is None else [definition.check_metric(m) for m in spec["metrics"]]
@@ -88,8 +92,11 @@ def build(spec: dict, seed: int) -> Tuple[keras.Model, str]:
         logits = part["task"] == "classification" and _ends_linear(model)
         loss = _default_loss(model, part, logits) if loss is None else keras.losses.get(loss)
         logits = part["task"] == "classification" and _from_logits(loss)
-        metrics = _default_metrics(model, part, logits) if metrics is None else \
-            [m if isinstance(m, str) else keras.metrics.get(m) for m in metrics]
+        metrics = (
+            _default_metrics(model, part, logits)
+            if metrics is None
+            else [m if isinstance(m, str) else keras.metrics.get(m) for m in metrics]
+        )
         model.compile(optimizer=_optimizer(optimizer), loss=loss, metrics=metrics, jit_compile=False)
         model._symbolic_build(data_batch=example(part, rows=2))
         model.optimizer.build(model.trainable_variables)
@@ -129,8 +136,10 @@ def _attach(body: keras.Model, part: dict) -> keras.Model:
     if body.built and tuple(body.input_shape[1:]) != tuple(shape):
         expected = body.input_shape[1:]
         if len(expected) != len(shape) or any(a not in (None, b) for a, b in zip(expected, shape)):
-            raise TrialFailed("the model expects rows of shape %s, the features have shape %s"
-                              % (list(expected), list(shape)))
+            raise TrialFailed(
+                "the model expects rows of shape %s, the features have shape %s"
+                % (list(expected), list(shape))
+            )
     if not part["codes"]:
         if not body.built:
             body.build((None, *shape))
@@ -143,7 +152,9 @@ def _attach(body: keras.Model, part: dict) -> keras.Model:
         if code["encoder"] == "embedding":
             pieces.append(keras.layers.Embedding(code["size"], code["dim"], name="embedding_%d" % i)(column))
         else:
-            pieces.append(keras.layers.CategoryEncoding(code["size"], "one_hot", name="one_hot_%d" % i)(column))
+            pieces.append(
+                keras.layers.CategoryEncoding(code["size"], "one_hot", name="one_hot_%d" % i)(column)
+            )
     joined = keras.layers.Concatenate(name="features")(pieces) if len(pieces) > 1 else pieces[0]
     inputs = {"numbers": numbers[0], "codes": codes} if numbers else codes
     return keras.Model(inputs, body(joined))
@@ -154,14 +165,18 @@ def _check_output(model: keras.Model, part: dict) -> None:
     if isinstance(shape, (list, dict)) or isinstance(shape[0], tuple):
         raise TrialFailed("the model has several outputs, the label is one column")
     if len(shape) != 2:
-        raise TrialFailed("the model's output has shape %s per row, a label needs one row of units (add Flatten or "
-                          "a pooling layer)" % (list(shape[1:]),))
+        raise TrialFailed(
+            "the model's output has shape %s per row, a label needs one row of units (add Flatten or "
+            "a pooling layer)" % (list(shape[1:]),)
+        )
     units, classes = shape[1], part["classes"]
     if part["task"] == "regression" and units != 1:
         raise TrialFailed("the model has %s output units, a regression label needs 1" % units)
     if part["task"] == "classification" and units < classes and not (units == 1 and classes == 2):
-        raise TrialFailed("the model has %s output unit%s, the label has %d classes"
-                          % (units, "" if units == 1 else "s", classes))
+        raise TrialFailed(
+            "the model has %s output unit%s, the label has %d classes"
+            % (units, "" if units == 1 else "s", classes)
+        )
 
 
 def _ends_linear(model: keras.Model) -> bool:

@@ -19,7 +19,9 @@ import numpy as np
 import tensorflow as tf
 
 SLICE_SECONDS = 0.25  # the longest that a cancel waits, unless one minibatch takes longer
-SLICE_GROWTH = 16  # the most by which a slice grows over the one before, while its speed is still being learnt
+SLICE_GROWTH = (
+    16  # the most by which a slice grows over the one before, while its speed is still being learnt
+)
 
 
 def signature(spec: dict) -> str:
@@ -33,8 +35,13 @@ def signature(spec: dict) -> str:
         if isinstance(config.get("learning_rate"), (int, float)):
             del config["learning_rate"]
         optimizer = {**optimizer, "config": config}
-    shaping = {"definition": spec["definition"], "optimizer": optimizer, "loss": spec.get("loss"),
-               "metrics": spec.get("metrics"), "encoders": encoders.model_part(spec["encoders"])}
+    shaping = {
+        "definition": spec["definition"],
+        "optimizer": optimizer,
+        "loss": spec.get("loss"),
+        "metrics": spec.get("metrics"),
+        "encoders": encoders.model_part(spec["encoders"]),
+    }
     return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).hexdigest()
 
 
@@ -64,14 +71,19 @@ class Program:
         self.part = encoders.model_part(spec["encoders"])
         self.model, self.output = network.build(spec, seed=0)
         self._groups = _variables(self.model)
-        self._expected = {name: (tuple(variable.shape), variable.dtype)
-                          for name, variable in self._named("model", "optimizer", "metric").items()}
+        self._expected = {
+            name: (tuple(variable.shape), variable.dtype)
+            for name, variable in self._named("model", "optimizer", "metric").items()
+        }
         self._loops: Dict[str, Any] = {}
         self._seconds_per_batch: Dict[tuple, float] = {}
 
     def _named(self, *groups: str) -> Dict[str, Any]:
-        return {"%s/%d" % (group, i): variable for group in groups
-                for i, variable in enumerate(self._groups[group])}
+        return {
+            "%s/%d" % (group, i): variable
+            for group in groups
+            for i, variable in enumerate(self._groups[group])
+        }
 
     def initial_state(self, seed: int, learning_rate: Optional[float] = None) -> bytes:
         """Make a trial's first state: that of a freshly built model under this seed.
@@ -84,8 +96,11 @@ class Program:
         rate = network.learning_rate_variable(fresh.optimizer)
         if rate is not None and learning_rate is not None:
             rate.assign(learning_rate)
-        arrays = {"%s/%d" % (group, i): _numpy(variable) for group, variables in _variables(fresh).items()
-                  for i, variable in enumerate(variables)}
+        arrays = {
+            "%s/%d" % (group, i): _numpy(variable)
+            for group, variables in _variables(fresh).items()
+            for i, variable in enumerate(variables)
+        }
         return self._pack(arrays)
 
     def _pack(self, arrays: Dict[str, np.ndarray]) -> bytes:
@@ -104,8 +119,9 @@ class Program:
 
     def get_state(self) -> bytes:
         """Return all variables as a state."""
-        return self._pack({name: _numpy(variable)
-                           for name, variable in self._named("model", "optimizer", "metric").items()})
+        return self._pack(
+            {name: _numpy(variable) for name, variable in self._named("model", "optimizer", "metric").items()}
+        )
 
     def reset_metrics(self) -> None:
         """Set every metric accumulator to what it is before the first row."""
@@ -138,12 +154,19 @@ class Program:
             for name, variable in named.items():
                 variable.value.assign(arrays[name])
         with network.one_trial_fails():
-            return {name: np.asarray(value).astype(np.float64).tolist()
-                    for name, value in self.model.get_metrics_result().items()}
+            return {
+                name: np.asarray(value).astype(np.float64).tolist()
+                for name, value in self.model.get_metrics_result().items()
+            }
 
-    def train(self, arrays: Dict[str, Any], order: np.ndarray, batch_size: int,
-              pulse: Callable[[], None] = lambda: None,
-              progress: Callable[[int], None] = lambda rows: None) -> Dict[str, float]:
+    def train(
+        self,
+        arrays: Dict[str, Any],
+        order: np.ndarray,
+        batch_size: int,
+        pulse: Callable[[], None] = lambda: None,
+        progress: Callable[[int], None] = lambda rows: None,
+    ) -> Dict[str, float]:
         """Train one pass over a shard, minibatch by minibatch, the last short one too.
 
         Args:
@@ -161,8 +184,13 @@ class Program:
         """
         return self._run("train", arrays, order, batch_size, pulse, progress)
 
-    def validate(self, arrays: Dict[str, Any], batch_size: int, pulse: Callable[[], None] = lambda: None,
-                 progress: Callable[[int], None] = lambda rows: None) -> Dict[str, float]:
+    def validate(
+        self,
+        arrays: Dict[str, Any],
+        batch_size: int,
+        pulse: Callable[[], None] = lambda: None,
+        progress: Callable[[int], None] = lambda rows: None,
+    ) -> Dict[str, float]:
         """Add a shard's rows to the metric accumulators, weights frozen; see :meth:`train`."""
         return self._run("validate", arrays, None, batch_size, pulse, progress)
 
@@ -193,8 +221,12 @@ class Program:
             position = stop
             pulse()
             progress(position)
-        return {"rows": rows, "batches": -(-rows // batch_size), "train_seconds": train_seconds,
-                "trace_seconds": trace_seconds}
+        return {
+            "rows": rows,
+            "batches": -(-rows // batch_size),
+            "train_seconds": train_seconds,
+            "trace_seconds": trace_seconds,
+        }
 
     def _loop(self, kind: str, x, y, rest) -> tuple:
         """Return (concrete function, seconds spent on tracing it now)."""
@@ -205,8 +237,9 @@ class Program:
         scalar = tf.TensorSpec((), tf.int32)
         rows = tf.nest.map_structure(lambda t: tf.TensorSpec((None, *t.shape[1:]), t.dtype), [x, y, *rest])
         with network.one_trial_fails():
-            loop = tf.function(step, input_signature=[*rows, scalar, scalar, scalar], autograph=False,
-                               jit_compile=False).get_concrete_function()
+            loop = tf.function(
+                step, input_signature=[*rows, scalar, scalar, scalar], autograph=False, jit_compile=False
+            ).get_concrete_function()
             # A pass over no rows makes TensorFlow optimize the graph now, so that no visit's time contains it.
             zero = tf.constant(0)
             loop(x, y, *rest, zero, zero, tf.constant(1))
@@ -215,8 +248,10 @@ class Program:
 
     def _train_slice(self, x, y, order, start, stop, batch_size):
         def step(position):
-            picks = order[position:tf.minimum(position + batch_size, stop)]
-            self.model.train_step((tf.nest.map_structure(lambda t: tf.gather(t, picks), x), tf.gather(y, picks)))
+            picks = order[position : tf.minimum(position + batch_size, stop)]
+            self.model.train_step(
+                (tf.nest.map_structure(lambda t: tf.gather(t, picks), x), tf.gather(y, picks))
+            )
             return position + batch_size
 
         return tf.while_loop(lambda position: position < stop, step, [start], parallel_iterations=1)[0]
@@ -232,8 +267,11 @@ class Program:
 
 def _variables(model) -> Dict[str, list]:
     """Return a model's variables in groups, in the order that a state numbers them."""
-    return {"model": list(model.variables), "optimizer": list(model.optimizer.variables),
-            "metric": list(model.metrics_variables)}
+    return {
+        "model": list(model.variables),
+        "optimizer": list(model.optimizer.variables),
+        "metric": list(model.metrics_variables),
+    }
 
 
 def _numpy(variable) -> np.ndarray:

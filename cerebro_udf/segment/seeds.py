@@ -30,3 +30,15 @@ def permutation(seed: int, epoch: int, shard: int, n: int) -> np.ndarray:
 def trial_seed(seed: int, trial: int) -> int:
     """Return the seed of a trial's first state, 0 <= it < 2**31."""
     return int.from_bytes(_digest(seed, trial)[:4], "big") >> 1
+
+
+def unit(words: np.ndarray) -> np.ndarray:
+    """Mix uint64 words into float64 numbers, 0 <= number < 1, spread evenly.
+
+    Source: the finalizer of SplitMix64, Steele, Lea and Flood 2014.
+    """
+    z = words.astype(np.uint64)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return (z >> np.uint64(11)) * 2.0**-53

@@ -30,7 +30,9 @@ def predict(plpy, gd: dict, run: str, row: str, wanted: str, trial: Optional[int
     values = _values(row)
     predictor = _predictor(plpy, gd, run, trial)
     if wanted == "value" and predictor.classes is not None:
-        raise InvalidArgument('run "%s" classifies' % run, None, "Call cerebro.predict_class or cerebro.predict_probabilities.")
+        raise InvalidArgument(
+            'run "%s" classifies' % run, None, "Call cerebro.predict_class or cerebro.predict_probabilities."
+        )
     if wanted in ("class", "probabilities") and predictor.classes is None:
         raise InvalidArgument('run "%s" predicts a number' % run, None, "Call cerebro.predict_value.")
     value, probabilities = predictor.row(values)
@@ -60,7 +62,9 @@ def _postgres_array(row: str) -> list:
         return json.loads(row.strip().replace("{", "[").replace("}", "]").replace("NULL", "null"))
     except ValueError:
         raise InvalidArgument(
-            "argument row is neither JSON nor an array", "It is %s." % row[:100], 'Write {"feature": value} or an array of the features.'
+            "argument row is neither JSON nor an array",
+            "It is %s." % row[:100],
+            'Write {"feature": value} or an array of the features.',
         ) from None
 
 

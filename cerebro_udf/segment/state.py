@@ -20,8 +20,20 @@ from cerebro_udf.errors import StateMismatch
 FORMAT = 1
 MAXIMUM_HEADER_BYTES = 100_000_000  # the limit of the safetensors format itself
 
-_TO_CODE = {"float16": "F16", "float32": "F32", "float64": "F64", "int8": "I8", "int16": "I16", "int32": "I32",
-            "int64": "I64", "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64", "bool": "BOOL"}
+_TO_CODE = {
+    "float16": "F16",
+    "float32": "F32",
+    "float64": "F64",
+    "int8": "I8",
+    "int16": "I16",
+    "int32": "I32",
+    "int64": "I64",
+    "uint8": "U8",
+    "uint16": "U16",
+    "uint32": "U32",
+    "uint64": "U64",
+    "bool": "BOOL",
+}
 _FROM_CODE = {code: np.dtype(name) for name, code in _TO_CODE.items()}
 
 
@@ -46,13 +58,20 @@ def pack(arrays: Mapping[str, np.ndarray], metadata: Optional[Mapping[str, str]]
             bfloat16.append(name)
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         chunk = memoryview(array.reshape(-1).view(np.uint8))
-        header[name] = {"dtype": _TO_CODE[array.dtype.name], "shape": shape,
-                        "data_offsets": [offset, offset + chunk.nbytes]}
+        header[name] = {
+            "dtype": _TO_CODE[array.dtype.name],
+            "shape": shape,
+            "data_offsets": [offset, offset + chunk.nbytes],
+        }
         chunks.append(chunk)
         offset += chunk.nbytes
         checksum = zlib.crc32(chunk, checksum)
-    header["__metadata__"] = {**(metadata or {}), "format": str(FORMAT), "checksum": "crc32:%08x" % checksum,
-                              "bfloat16": json.dumps(bfloat16)}
+    header["__metadata__"] = {
+        **(metadata or {}),
+        "format": str(FORMAT),
+        "checksum": "crc32:%08x" % checksum,
+        "bfloat16": json.dumps(bfloat16),
+    }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return b"".join([struct.pack("<Q", len(text)), text, *chunks])
@@ -72,16 +91,18 @@ def unpack(blob: bytes) -> Tuple[Dict[str, np.ndarray], Dict[str, str]]:
         (length,) = struct.unpack_from("<Q", blob)
         if length > min(len(blob) - 8, MAXIMUM_HEADER_BYTES):
             raise ValueError("the header is longer than the blob")
-        header = json.loads(bytes(blob[8:8 + length]))
+        header = json.loads(bytes(blob[8 : 8 + length]))
         metadata = header.pop("__metadata__")
         version, checksum = int(metadata["format"]), metadata["checksum"]
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(str(error)) from None
     if version > FORMAT:
-        raise StateMismatch("the state was written by a newer version of cerebro",
-                            detail="Its format is %d; this version reads up to %d." % (version, FORMAT),
-                            hint="Install the same version on every segment.")
-    body = memoryview(blob)[8 + length:]
+        raise StateMismatch(
+            "the state was written by a newer version of cerebro",
+            detail="Its format is %d; this version reads up to %d." % (version, FORMAT),
+            hint="Install the same version on every segment.",
+        )
+    body = memoryview(blob)[8 + length :]
     if checksum != "crc32:%08x" % zlib.crc32(body):
         raise _damaged("the checksum differs")
     try:
@@ -103,8 +124,11 @@ def _array(body: memoryview, entry: dict, bfloat16: bool) -> np.ndarray:
 
 
 def _damaged(reason: str) -> StateMismatch:
-    return StateMismatch("the state is damaged", detail="Reading it failed: %s." % reason,
-                         hint="Resume the run; it goes on from the state before.")
+    return StateMismatch(
+        "the state is damaged",
+        detail="Reading it failed: %s." % reason,
+        hint="Resume the run; it goes on from the state before.",
+    )
 
 
 def add(blobs: Iterable[bytes]) -> bytes:
@@ -128,8 +152,10 @@ def add(blobs: Iterable[bytes]) -> bytes:
             total[name] = total[name] + array
     if metadata is None:
         raise ValueError("nothing to add")
-    return pack({name: array.astype(dtypes[name]) for name, array in total.items()},
-                {key: value for key, value in metadata.items() if key not in ("format", "checksum", "bfloat16")})
+    return pack(
+        {name: array.astype(dtypes[name]) for name, array in total.items()},
+        {key: value for key, value in metadata.items() if key not in ("format", "checksum", "bfloat16")},
+    )
 
 
 def check(arrays: Mapping[str, np.ndarray], expected: Mapping[str, Tuple[tuple, object]]) -> None:
@@ -146,14 +172,18 @@ def check(arrays: Mapping[str, np.ndarray], expected: Mapping[str, Tuple[tuple, 
             raise _other_program('it has no "%s"' % name)
         array = arrays[name]
         if tuple(array.shape) != tuple(shape) or array.dtype.name != np.dtype(dtype).name:
-            raise _other_program('"%s" is %s %s, not %s %s' % (name, array.dtype.name, list(array.shape),
-                                                              np.dtype(dtype).name, list(shape)))
+            raise _other_program(
+                '"%s" is %s %s, not %s %s'
+                % (name, array.dtype.name, list(array.shape), np.dtype(dtype).name, list(shape))
+            )
     for name in arrays:
         if name not in expected:
             raise _other_program('it has "%s" besides' % name)
 
 
 def _other_program(difference: str) -> StateMismatch:
-    return StateMismatch("the state belongs to another program",
-                         detail="Compared with the program, %s." % difference,
-                         hint="Use the run's own model definition and options.")
+    return StateMismatch(
+        "the state belongs to another program",
+        detail="Compared with the program, %s." % difference,
+        hint="Use the run's own model definition and options.",
+    )

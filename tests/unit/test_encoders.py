@@ -23,13 +23,23 @@ def moments(values):
     if not len(values):
         return {**CLEAN, "shape": None, "count": 0, "mean": None, "m2": None}
     mean = flat.mean(axis=0)
-    return {**CLEAN, "shape": shape, "count": len(flat), "mean": mean.tolist(),
-            "m2": ((flat - mean) ** 2).sum(axis=0).tolist()}
+    return {
+        **CLEAN,
+        "shape": shape,
+        "count": len(flat),
+        "mean": mean.tolist(),
+        "m2": ((flat - mean) ** 2).sum(axis=0).tolist(),
+    }
 
 
 def shard(rows, validation_rows=0, **columns):
-    return {"rows": rows, "train_rows": rows - validation_rows, "validation_rows": validation_rows, "skipped": 0,
-            "columns": columns}
+    return {
+        "rows": rows,
+        "train_rows": rows - validation_rows,
+        "validation_rows": validation_rows,
+        "skipped": 0,
+        "columns": columns,
+    }
 
 
 def labels(*classes):
@@ -48,10 +58,14 @@ def test_moments_of_three_shards_are_those_of_all_rows():
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=8), min_size=1, max_size=5).filter(lambda s: any(s)))
 def test_merged_moments_do_not_depend_on_how_rows_are_sharded(parts):
     together = np.concatenate([np.array(part, float) for part in parts])
-    feature = encoders.merge([NUMBER], None, [shard(len(part), x=moments(part)) for part in parts])["features"][0]
+    feature = encoders.merge([NUMBER], None, [shard(len(part), x=moments(part)) for part in parts])[
+        "features"
+    ][0]
     assert feature["mean"][0] == pytest.approx(together.mean(), rel=1e-9, abs=1e-6)
     deviation = together.std()
-    assert feature["scale"][0] == pytest.approx(deviation if deviation > 1e-4 else feature["scale"][0], rel=1e-6)
+    assert feature["scale"][0] == pytest.approx(
+        deviation if deviation > 1e-4 else feature["scale"][0], rel=1e-6
+    )
 
 
 def test_a_constant_column_is_not_scaled():
@@ -61,7 +75,9 @@ def test_a_constant_column_is_not_scaled():
 
 def test_arrays_of_rank_two_are_standardized_per_last_axis():
     values = np.random.default_rng(1).normal(size=(50, 4, 3)) * [1, 10, 100]
-    merged = encoders.merge([ARRAY], None, [shard(20, a=moments(values[:20])), shard(30, a=moments(values[20:]))])
+    merged = encoders.merge(
+        [ARRAY], None, [shard(20, a=moments(values[:20])), shard(30, a=moments(values[20:]))]
+    )
     assert merged["features"][0]["shape"] == [4, 3] and merged["input"]["numbers"] == [4, 3]
     encoded = encoders.encode(merged, {"a": values.astype(np.float32)})["numbers"]
     assert encoded.shape == (50, 4, 3) and encoded.dtype == np.float32
@@ -72,8 +88,10 @@ def test_numbers_and_short_arrays_join_in_feature_order():
     features = [NUMBER, ARRAY, {**NUMBER, "name": "z", "encoder": "none"}]
     stats = [shard(2, x=moments([1.0, 3.0]), a=moments([[0.0, 2.0], [4.0, 2.0]]), z=moments([7.0, 8.0]))]
     merged = json.loads(json.dumps(encoders.merge(features, None, stats)))
-    encoded = encoders.encode(merged, {"x": np.array([1.0, 3.0]), "z": np.array([7.0, 8.0]),
-                                       "a": np.array([[0, 2], [4, 2]], np.float32)})
+    encoded = encoders.encode(
+        merged,
+        {"x": np.array([1.0, 3.0]), "z": np.array([7.0, 8.0]), "a": np.array([[0, 2], [4, 2]], np.float32)},
+    )
     assert encoded["numbers"].tolist() == [[-1, -1, 0, 7], [1, 1, 0, 8]]
     assert encoders.input_shape(merged) == [4]
 
@@ -93,7 +111,7 @@ def test_many_values_get_an_embedding_and_only_the_most_frequent_a_code():
     feature = encoders.merge([TEXT], None, [shard(3, t={**CLEAN, "counts": counts})])["features"][0]
     assert feature["encoder"] == "embedding" and feature["dim"] == 50 and len(feature["vocabulary"]) == 10_000
     assert feature["vocabulary"][:3] == ["00000", "00001", "00005"]
-    part = {"size": 65, "dim": round(1.6 * 65 ** 0.56)}
+    part = {"size": 65, "dim": round(1.6 * 65**0.56)}
     few = encoders.merge([TEXT], None, [shard(3, t={**CLEAN, "counts": {"%d" % i: 1 for i in range(65)}})])
     assert few["features"][0]["dim"] == part["dim"]
 
@@ -101,16 +119,29 @@ def test_many_values_get_an_embedding_and_only_the_most_frequent_a_code():
 def test_encoders_asked_for_are_used():
     stats = [shard(2, t={**CLEAN, "counts": {"a": 1, "b": 1}})]
     wanted = {**TEXT, "encoder": {"embedding": {"dim": 8}}}
-    assert encoders.merge([wanted], None, stats)["input"]["codes"][0] == \
-        {"name": "t", "size": 3, "encoder": "embedding", "dim": 8}
+    assert encoders.merge([wanted], None, stats)["input"]["codes"][0] == {
+        "name": "t",
+        "size": 3,
+        "encoder": "embedding",
+        "dim": 8,
+    }
     with pytest.raises(errors.InvalidArgument, match='encoder "none" does not fit column "t"'):
         encoders.merge([{**TEXT, "encoder": "none"}], None, stats)
 
 
-@pytest.mark.parametrize("type_, task, expected", [
-    ("integer", None, "classification"), ("boolean", None, "classification"), ("text", None, "classification"),
-    ("character varying(20)", None, "classification"), ("numeric(10,2)", None, "regression"),
-    ("real", None, "regression"), ("bigint", "regression", "regression"), ("real", "classification", "classification")])
+@pytest.mark.parametrize(
+    "type_, task, expected",
+    [
+        ("integer", None, "classification"),
+        ("boolean", None, "classification"),
+        ("text", None, "classification"),
+        ("character varying(20)", None, "classification"),
+        ("numeric(10,2)", None, "regression"),
+        ("real", None, "regression"),
+        ("bigint", "regression", "regression"),
+        ("real", "classification", "classification"),
+    ],
+)
 def test_the_task_follows_the_label_type_unless_it_is_given(type_, task, expected):
     assert encoders.task_of({"name": "y", "type": type_, "task": task}) == expected
 
@@ -121,10 +152,18 @@ def test_labels_without_a_task_are_refused(type_, task):
         encoders.task_of({"name": "y", "type": type_, "task": task})
 
 
-@pytest.mark.parametrize("parts, sorted_classes", [([[10, 9], [-1]], [-1, 9, 10]), ([[True], [False]], [False, True]),
-                                                   ([["b", "a"], ["B"]], ["B", "a", "b"])])
+@pytest.mark.parametrize(
+    "parts, sorted_classes",
+    [
+        ([[10, 9], [-1]], [-1, 9, 10]),
+        ([[True], [False]], [False, True]),
+        ([["b", "a"], ["B"]], ["B", "a", "b"]),
+    ],
+)
 def test_classes_are_sorted_and_come_back(parts, sorted_classes):
-    merged = encoders.merge([NUMBER], LABEL, [shard(2, x=moments([1.0, 2.0]), y=labels(*part)) for part in parts])
+    merged = encoders.merge(
+        [NUMBER], LABEL, [shard(2, x=moments([1.0, 2.0]), y=labels(*part)) for part in parts]
+    )
     assert merged["label"]["classes"] == sorted_classes and encoders.n_classes(merged) == len(sorted_classes)
     column = sorted_classes[::-1] if isinstance(sorted_classes[0], str) else np.array(sorted_classes[::-1])
     codes = encoders.encode(merged, {"x": np.ones(len(column))}, column)["label"]
@@ -133,8 +172,10 @@ def test_classes_are_sorted_and_come_back(parts, sorted_classes):
 
 
 def test_bigint_classes_stay_exact():
-    big = [2 ** 62, 2 ** 62 + 1]
-    merged = json.loads(json.dumps(encoders.merge([NUMBER], LABEL, [shard(2, x=moments([1., 2.]), y=labels(*big))])))
+    big = [2**62, 2**62 + 1]
+    merged = json.loads(
+        json.dumps(encoders.merge([NUMBER], LABEL, [shard(2, x=moments([1.0, 2.0]), y=labels(*big))]))
+    )
     assert encoders.encode(merged, {"x": np.ones(2)}, np.array(big[::-1]))["label"].tolist() == [1, 0]
 
 
@@ -147,7 +188,9 @@ def test_an_unseen_label_is_named():
 
 def test_regression_labels_become_float32():
     label = {**LABEL, "type": "double precision"}
-    merged = encoders.merge([NUMBER], label, [shard(2, x=moments([1.0, 2.0]), y={**CLEAN, "min": 0.0, "max": 1.0})])
+    merged = encoders.merge(
+        [NUMBER], label, [shard(2, x=moments([1.0, 2.0]), y={**CLEAN, "min": 0.0, "max": 1.0})]
+    )
     assert merged["input"]["classes"] is None
     assert encoders.encode(merged, {"x": np.ones(2)}, np.array([0.1, 0.2]))["label"].dtype == np.float32
 
@@ -171,13 +214,31 @@ def test_data_that_cannot_be_trained_on_is_refused():
     bad([shard(0, x=moments([]))], errors.BadData, "no rows")
     bad([shard(1, 1, x=one)], errors.BadData, "no training rows")
     bad([shard(1, x=one)], errors.BadData, "validation part", validation=0.2)
-    bad([shard(2, x=two, y=labels(3)), shard(1, x=one, y=labels(3))], errors.BadData, "single value", label=LABEL)
+    bad(
+        [shard(2, x=two, y=labels(3)), shard(1, x=one, y=labels(3))],
+        errors.BadData,
+        "single value",
+        label=LABEL,
+    )
     real = {**LABEL, "type": "real"}
     bad([shard(2, x=two, y={**CLEAN, "min": 1.5, "max": 1.5})], errors.BadData, "single value", label=real)
     bad([shard(2, x=two, y=labels(*range(1001)))], errors.WrongColumnType, "too many values", label=LABEL)
-    bad([shard(2, x=two, y={**CLEAN, "classes": None})], errors.WrongColumnType, "too many values", label=LABEL)
-    bad([shard(1, a=moments([[1.0, 2.0]])), shard(1, a=moments([[1.0]]))], errors.RaggedArrays, "differ in shape",
-        features=[ARRAY])
-    bad([shard(1, x=one, a=moments(np.ones((1, 2, 2))))], errors.NotSupported, "beside other features",
-        features=[NUMBER, ARRAY])
+    bad(
+        [shard(2, x=two, y={**CLEAN, "classes": None})],
+        errors.WrongColumnType,
+        "too many values",
+        label=LABEL,
+    )
+    bad(
+        [shard(1, a=moments([[1.0, 2.0]])), shard(1, a=moments([[1.0]]))],
+        errors.RaggedArrays,
+        "differ in shape",
+        features=[ARRAY],
+    )
+    bad(
+        [shard(1, x=one, a=moments(np.ones((1, 2, 2))))],
+        errors.NotSupported,
+        "beside other features",
+        features=[NUMBER, ARRAY],
+    )
     bad([shard(1, x={**one, "m2": [float("inf")]})], errors.BadData, "too large")

@@ -15,15 +15,24 @@ N = 203  # the last minibatch of 32 is short
 
 
 def part(numbers=(6,), codes=(), task="classification", classes=3):
-    return {"numbers": list(numbers) if numbers else None, "codes": list(codes), "task": task, "classes": classes}
+    return {
+        "numbers": list(numbers) if numbers else None,
+        "codes": list(codes),
+        "task": task,
+        "classes": classes,
+    }
 
 
 def spec(layers, encoders=None, optimizer="adam", loss=None, metrics=None):
     encoders = encoders or part()
     bound = definition.bind({"layers": layers}, {"classes": encoders["classes"], "input_shape": [6]})
-    return {"definition": bound, "optimizer": definition.check_optimizer(optimizer), "encoders": encoders,
-            "loss": loss and definition.check_loss(loss),
-            "metrics": metrics and [definition.check_metric(metric) for metric in metrics]}
+    return {
+        "definition": bound,
+        "optimizer": definition.check_optimizer(optimizer),
+        "encoders": encoders,
+        "loss": loss and definition.check_loss(loss),
+        "metrics": metrics and [definition.check_metric(metric) for metric in metrics],
+    }
 
 
 def data(encoders, n=N, seed=0):
@@ -32,16 +41,29 @@ def data(encoders, n=N, seed=0):
     if encoders["numbers"]:
         arrays["numbers"] = rng.normal(size=(n, *encoders["numbers"])).astype(np.float32)
     if encoders["codes"]:
-        arrays["codes"] = np.stack([rng.integers(0, c["size"], n) for c in encoders["codes"]], 1).astype(np.int32)
-    arrays["label"] = rng.normal(size=n).astype(np.float32) if encoders["task"] == "regression" else \
-        rng.integers(0, encoders["classes"], n).astype(np.int32)
+        arrays["codes"] = np.stack([rng.integers(0, c["size"], n) for c in encoders["codes"]], 1).astype(
+            np.int32
+        )
+    arrays["label"] = (
+        rng.normal(size=n).astype(np.float32)
+        if encoders["task"] == "regression"
+        else rng.integers(0, encoders["classes"], n).astype(np.int32)
+    )
     return arrays
 
 
-EVERYTHING = spec([{"Dense": {"units": 16, "activation": "relu"}}, "BatchNormalization", {"Dropout": {"rate": 0.3}},
-                   {"GaussianNoise": {"stddev": 0.1}}, {"Dense": {"units": "$classes"}}],
-                  optimizer={"Adam": {"learning_rate": {"CosineDecay": {"initial_learning_rate": 0.01,
-                                                                        "decay_steps": 20}}}})
+EVERYTHING = spec(
+    [
+        {"Dense": {"units": 16, "activation": "relu"}},
+        "BatchNormalization",
+        {"Dropout": {"rate": 0.3}},
+        {"GaussianNoise": {"stddev": 0.1}},
+        {"Dense": {"units": "$classes"}},
+    ],
+    optimizer={
+        "Adam": {"learning_rate": {"CosineDecay": {"initial_learning_rate": 0.01, "decay_steps": 20}}}
+    },
+)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +74,7 @@ def everything():
 def by_train_on_batch(model, arrays, order, batch_size):
     x = network.feed(arrays)
     for start in range(0, len(order), batch_size):
-        picks = order[start:start + batch_size]
+        picks = order[start : start + batch_size]
         model.train_on_batch(tf.nest.map_structure(lambda a: a[picks], x), arrays["label"][picks])
 
 
@@ -66,16 +88,25 @@ def test_the_loop_is_train_on_batch_bit_for_bit(everything):
     assert report["rows"] == N and report["batches"] == 7 and report["train_seconds"] > 0
 
     with network.seeded(11):  # plain Keras, by hand
-        model = keras.Sequential([
-            keras.layers.Dense(16, activation="relu"), keras.layers.BatchNormalization(), keras.layers.Dropout(0.3),
-            keras.layers.GaussianNoise(0.1), keras.layers.Dense(3)])
+        model = keras.Sequential(
+            [
+                keras.layers.Dense(16, activation="relu"),
+                keras.layers.BatchNormalization(),
+                keras.layers.Dropout(0.3),
+                keras.layers.GaussianNoise(0.1),
+                keras.layers.Dense(3),
+            ]
+        )
         model.build((None, 6))
-    model.compile(keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.01, 20)),
-                  keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-                  metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")], jit_compile=False)
+    model.compile(
+        keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.01, 20)),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+        jit_compile=False,
+    )
     for epoch in (1, 2):
         for start in range(0, N, 32):
-            picks = program.permutation(5, epoch, 0, N)[start:start + 32]
+            picks = program.permutation(5, epoch, 0, N)[start : start + 32]
             model.train_on_batch(arrays["numbers"][picks], arrays["label"][picks])
     for i, variable in enumerate(model.variables):
         assert ours["model/%d" % i].tobytes() == variable.numpy().tobytes(), variable.path
@@ -91,8 +122,9 @@ def test_metrics_of_an_epoch_are_those_of_fit(everything):
     everything.train(arrays, order, 32)
     ours, results = everything.get_state(), everything.results()
     everything.set_state(first)
-    history = everything.model.fit(arrays["numbers"][order], arrays["label"][order], batch_size=32, shuffle=False,
-                                   verbose=0).history
+    history = everything.model.fit(
+        arrays["numbers"][order], arrays["label"][order], batch_size=32, shuffle=False, verbose=0
+    ).history
     assert everything.get_state() == ours
     assert results == {name: values[0] for name, values in history.items()}
 
@@ -195,14 +227,18 @@ def test_slices_do_not_change_the_result(everything, monkeypatch):
     assert blobs[0] == blobs[1]
 
 
-CODES = ({"name": "t", "size": 5, "encoder": "one_hot"}, {"name": "u", "size": 100, "encoder": "embedding", "dim": 4})
+CODES = (
+    {"name": "t", "size": 5, "encoder": "one_hot"},
+    {"name": "u", "size": 100, "encoder": "embedding", "dim": 4},
+)
 
 
 @pytest.mark.parametrize("numbers, codes, width", [((6,), CODES, 15), (None, CODES, 9), (None, CODES[:1], 5)])
 def test_text_codes_are_looked_up_in_the_graph(numbers, codes, width):
     encoders = part(numbers, codes)
-    built = program.Program(spec([{"Dense": {"units": 8, "activation": "relu"}}, {"Dense": {"units": "$classes"}}],
-                                 encoders))
+    built = program.Program(
+        spec([{"Dense": {"units": 8, "activation": "relu"}}, {"Dense": {"units": "$classes"}}], encoders)
+    )
     dense = [v for v in built.model.trainable_variables if v.path.endswith("kernel")][0]
     assert dense.shape[0] == width
     arrays, order, first = data(encoders), program.permutation(1, 1, 0, N), built.initial_state(3)
@@ -216,13 +252,32 @@ def test_text_codes_are_looked_up_in_the_graph(numbers, codes, width):
     assert built.accumulators()
 
 
-@pytest.mark.parametrize("layers, optimizer", [
-    ([{"Reshape": {"target_shape": [6, 1]}}, {"LSTM": {"units": 5, "dropout": 0.2}},
-      {"Dense": {"units": 1}}], "rmsprop"),
-    ([{"Reshape": {"target_shape": [6, 1]}}, {"Conv1D": {"filters": 3, "kernel_size": 2}}, "Flatten",
-      {"Dense": {"units": 1}}], {"SGD": {"momentum": 0.9, "nesterov": True, "clipnorm": 1.0}}),
-    ([{"Dense": {"units": 4, "kernel_regularizer": "l2"}}, {"Dense": {"units": 1}}],
-     {"AdamW": {"use_ema": True, "ema_overwrite_frequency": 3}})])
+@pytest.mark.parametrize(
+    "layers, optimizer",
+    [
+        (
+            [
+                {"Reshape": {"target_shape": [6, 1]}},
+                {"LSTM": {"units": 5, "dropout": 0.2}},
+                {"Dense": {"units": 1}},
+            ],
+            "rmsprop",
+        ),
+        (
+            [
+                {"Reshape": {"target_shape": [6, 1]}},
+                {"Conv1D": {"filters": 3, "kernel_size": 2}},
+                "Flatten",
+                {"Dense": {"units": 1}},
+            ],
+            {"SGD": {"momentum": 0.9, "nesterov": True, "clipnorm": 1.0}},
+        ),
+        (
+            [{"Dense": {"units": 4, "kernel_regularizer": "l2"}}, {"Dense": {"units": 1}}],
+            {"AdamW": {"use_ema": True, "ema_overwrite_frequency": 3}},
+        ),
+    ],
+)
 def test_other_layers_and_optimizers_are_keras_bit_for_bit_too(layers, optimizer):
     built = program.Program(spec(layers, part(task="regression", classes=None), optimizer))
     arrays, order = data(built.part, 75), program.permutation(1, 1, 0, 75)
@@ -238,16 +293,41 @@ def test_other_layers_and_optimizers_are_keras_bit_for_bit_too(layers, optimizer
             assert ours[name].tobytes() == plain[name].tobytes(), name
 
 
-@pytest.mark.parametrize("layers, classes, loss, metric, output", [
-    ([{"Dense": {"units": 1}}], 2, "BinaryCrossentropy", "BinaryAccuracy", "logit"),
-    ([{"Dense": {"units": 1, "activation": "sigmoid"}}], 2, "BinaryCrossentropy", "BinaryAccuracy", "probability"),
-    ([{"Dense": {"units": 4}}, "Softmax"], 4, "SparseCategoricalCrossentropy", "SparseCategoricalAccuracy",
-     "probability"),
-    ([{"Dense": {"units": 4}}, {"Activation": {"activation": "softmax"}}, "Flatten"], 4,
-     "SparseCategoricalCrossentropy", "SparseCategoricalAccuracy", "probability"),
-    ([{"Dense": {"units": 4}}, {"Dropout": {"rate": 0.5}}], 4, "SparseCategoricalCrossentropy",
-     "SparseCategoricalAccuracy", "logit"),
-    ([{"Dense": {"units": 1}}], None, "MeanSquaredError", "MeanAbsoluteError", "value")])
+@pytest.mark.parametrize(
+    "layers, classes, loss, metric, output",
+    [
+        ([{"Dense": {"units": 1}}], 2, "BinaryCrossentropy", "BinaryAccuracy", "logit"),
+        (
+            [{"Dense": {"units": 1, "activation": "sigmoid"}}],
+            2,
+            "BinaryCrossentropy",
+            "BinaryAccuracy",
+            "probability",
+        ),
+        (
+            [{"Dense": {"units": 4}}, "Softmax"],
+            4,
+            "SparseCategoricalCrossentropy",
+            "SparseCategoricalAccuracy",
+            "probability",
+        ),
+        (
+            [{"Dense": {"units": 4}}, {"Activation": {"activation": "softmax"}}, "Flatten"],
+            4,
+            "SparseCategoricalCrossentropy",
+            "SparseCategoricalAccuracy",
+            "probability",
+        ),
+        (
+            [{"Dense": {"units": 4}}, {"Dropout": {"rate": 0.5}}],
+            4,
+            "SparseCategoricalCrossentropy",
+            "SparseCategoricalAccuracy",
+            "logit",
+        ),
+        ([{"Dense": {"units": 1}}], None, "MeanSquaredError", "MeanAbsoluteError", "value"),
+    ],
+)
 @pytest.mark.parametrize("codes", [(), CODES])
 def test_loss_and_metrics_follow_label_and_output(layers, classes, loss, metric, output, codes):
     task = "classification" if classes else "regression"
@@ -259,14 +339,18 @@ def test_loss_and_metrics_follow_label_and_output(layers, classes, loss, metric,
     assert type(compiled).__name__ == metric
 
 
-@pytest.mark.parametrize("layers, encoders, words", [
-    ([{"Dense": {"units": 2}}], part(), ["2 output units", "3 classes"]),
-    ([{"Dense": {"units": 1}}], part(), ["1 output unit,", "3 classes"]),
-    ([{"Dense": {"units": 3}}], part(task="regression", classes=None), ["3 output units", "regression"]),
-    ([{"Reshape": {"target_shape": [6, 1]}}, {"Dense": {"units": 3}}], part(), ["shape [6, 3]"]),
-    ([{"Reshape": {"target_shape": [7]}}, {"Dense": {"units": 3}}], part(), ["6", "7"]),
-    ([{"Conv2D": {"filters": 2, "kernel_size": 3}}, {"Dense": {"units": 3}}], part(), ["ndim"]),
-    ([{"InputLayer": {"batch_shape": [None, 5]}}, {"Dense": {"units": 3}}], part(), ["[5]", "[6]"])])
+@pytest.mark.parametrize(
+    "layers, encoders, words",
+    [
+        ([{"Dense": {"units": 2}}], part(), ["2 output units", "3 classes"]),
+        ([{"Dense": {"units": 1}}], part(), ["1 output unit,", "3 classes"]),
+        ([{"Dense": {"units": 3}}], part(task="regression", classes=None), ["3 output units", "regression"]),
+        ([{"Reshape": {"target_shape": [6, 1]}}, {"Dense": {"units": 3}}], part(), ["shape [6, 3]"]),
+        ([{"Reshape": {"target_shape": [7]}}, {"Dense": {"units": 3}}], part(), ["6", "7"]),
+        ([{"Conv2D": {"filters": 2, "kernel_size": 3}}, {"Dense": {"units": 3}}], part(), ["ndim"]),
+        ([{"InputLayer": {"batch_shape": [None, 5]}}, {"Dense": {"units": 3}}], part(), ["[5]", "[6]"]),
+    ],
+)
 def test_a_model_that_does_not_fit_the_data_fails_its_trial_in_one_clear_line(layers, encoders, words):
     with pytest.raises(errors.TrialFailed) as caught:
         program.Program(spec(layers, encoders))
@@ -281,8 +365,23 @@ def test_a_loss_that_does_not_fit_fails_its_trial():
 
 
 def test_a_definition_that_is_not_allowed_is_refused_here_too(everything):
-    evil = {**EVERYTHING, "definition": {"module": "keras", "class_name": "Sequential", "config": {"layers": [
-        {"module": "keras.layers", "class_name": "Lambda", "config": {"function": "x"}, "registered_name": None}]}}}
+    evil = {
+        **EVERYTHING,
+        "definition": {
+            "module": "keras",
+            "class_name": "Sequential",
+            "config": {
+                "layers": [
+                    {
+                        "module": "keras.layers",
+                        "class_name": "Lambda",
+                        "config": {"function": "x"},
+                        "registered_name": None,
+                    }
+                ]
+            },
+        },
+    }
     with pytest.raises(errors.InvalidArgument):
         program.Program(evil)
 
@@ -302,8 +401,13 @@ def test_one_program_serves_all_learning_rates():
 
 
 def test_metrics_have_keras_names_and_those_of_many_values_are_lists():
-    built = program.Program(spec([{"Dense": {"units": 2, "activation": "softmax"}}], part(classes=2),
-                                 metrics=["accuracy", "sparse_top_k_categorical_accuracy"]))
+    built = program.Program(
+        spec(
+            [{"Dense": {"units": 2, "activation": "softmax"}}],
+            part(classes=2),
+            metrics=["accuracy", "sparse_top_k_categorical_accuracy"],
+        )
+    )
     built.reset_metrics()
     built.train(data(built.part), program.permutation(1, 1, 0, N), 32)
     assert list(built.results()) == ["loss", "accuracy", "sparse_top_k_categorical_accuracy"]
@@ -313,7 +417,10 @@ def test_permutations_and_seeds_are_those_of_the_documentation():
     import hashlib
 
     key = int.from_bytes(hashlib.sha256(b"7/2/1").digest()[:16], "little")
-    assert program.permutation(7, 2, 1, 50).tolist() == np.argsort(np.random.Philox(key=key).random_raw(50)).tolist()
+    assert (
+        program.permutation(7, 2, 1, 50).tolist()
+        == np.argsort(np.random.Philox(key=key).random_raw(50)).tolist()
+    )
     assert sorted(program.permutation(7, 2, 1, 50)) == list(range(50))
     assert program.permutation(7, 2, 2, 50).tolist() != program.permutation(7, 2, 1, 50).tolist()
-    assert program.trial_seed(7, 3) == int.from_bytes(hashlib.sha256(b"7/3").digest()[:4], "big") // 2 < 2 ** 31
+    assert program.trial_seed(7, 3) == int.from_bytes(hashlib.sha256(b"7/3").digest()[:4], "big") // 2 < 2**31

@@ -14,8 +14,9 @@ from hypothesis.extra import numpy as hnp
 from cerebro_udf.errors import StateMismatch
 from cerebro_udf.segment import state
 
-DTYPES = st.sampled_from(["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint32",
-                          "uint64", "bool"])
+DTYPES = st.sampled_from(
+    ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint32", "uint64", "bool"]
+)
 ARRAYS = hnp.arrays(DTYPES, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5))
 
 
@@ -38,7 +39,9 @@ def test_bfloat16_comes_back_as_bfloat16():
 
 def test_other_readers_of_safetensors_open_the_blob_and_arrays_that_are_not_contiguous_are_whole():
     array = np.arange(24, dtype=np.float32).reshape(4, 6)
-    back = safetensors.numpy.load(state.pack({"t": array.T, "s": array[::2, ::3], "big": array.astype(">f4")}))
+    back = safetensors.numpy.load(
+        state.pack({"t": array.T, "s": array[::2, ::3], "big": array.astype(">f4")})
+    )
     assert np.array_equal(back["t"], array.T) and np.array_equal(back["s"], array[::2, ::3])
     assert np.array_equal(back["big"], array)
 
@@ -61,7 +64,9 @@ def test_a_short_blob_is_damage(length):
         state.unpack(state.pack({"a": np.arange(10.0)})[:length])
 
 
-@pytest.mark.parametrize("blob", [b"", b"\xff" * 100, struct.pack("<Q", 2) + b"[]", struct.pack("<Q", 2) + b"{}"])
+@pytest.mark.parametrize(
+    "blob", [b"", b"\xff" * 100, struct.pack("<Q", 2) + b"[]", struct.pack("<Q", 2) + b"{}"]
+)
 def test_foreign_bytes_are_damage(blob):
     with pytest.raises(StateMismatch, match="damaged"):
         state.unpack(blob)
@@ -70,17 +75,23 @@ def test_foreign_bytes_are_damage(blob):
 def test_a_newer_format_is_named():
     blob = state.pack({"a": np.arange(3.0)})
     (length,) = struct.unpack_from("<Q", blob)
-    header = json.loads(blob[8:8 + length])
+    header = json.loads(blob[8 : 8 + length])
     header["__metadata__"]["format"] = "2"
     text = json.dumps(header).encode()
     with pytest.raises(StateMismatch, match="newer") as caught:
-        state.unpack(struct.pack("<Q", len(text)) + text + blob[8 + length:])
+        state.unpack(struct.pack("<Q", len(text)) + text + blob[8 + length :])
     assert "format is 2" in caught.value.detail
 
 
-@pytest.mark.parametrize("arrays, spot", [({}, 'no "a"'), ({"a": np.zeros(3)}, '"a" is float64 [3]'),
-                                          ({"a": np.zeros(2, np.float32)}, '"a" is float32 [2]'),
-                                          ({"a": np.zeros(2), "b": np.zeros(1)}, 'has "b"')])
+@pytest.mark.parametrize(
+    "arrays, spot",
+    [
+        ({}, 'no "a"'),
+        ({"a": np.zeros(3)}, '"a" is float64 [3]'),
+        ({"a": np.zeros(2, np.float32)}, '"a" is float32 [2]'),
+        ({"a": np.zeros(2), "b": np.zeros(1)}, 'has "b"'),
+    ],
+)
 def test_check_names_the_first_difference(arrays, spot):
     with pytest.raises(StateMismatch, match="another program") as caught:
         state.check(arrays, {"a": ((2,), "float64")})
@@ -89,7 +100,9 @@ def test_check_names_the_first_difference(arrays, spot):
 
 def test_accumulators_add_up_in_float64():
     parts = [np.array([16_777_216.0, 1.0], np.float32), np.ones(2, np.float32), np.ones(2, np.float32)]
-    total, metadata = state.unpack(state.add([state.pack({"metric/0": part}, {"program": "p"}) for part in parts]))
+    total, metadata = state.unpack(
+        state.add([state.pack({"metric/0": part}, {"program": "p"}) for part in parts])
+    )
     assert total["metric/0"].dtype == np.float32 and total["metric/0"].tolist() == [16_777_218.0, 3.0]
     assert metadata["program"] == "p"
 

@@ -1,0 +1,315 @@
+"""Reading shards, in a real backend."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+
+from cerebro_udf.segment import seeds
+from tests.cluster import ADMIN
+
+READ = """
+create function pg_temp.read(spec text) returns text language plpython3u as $$
+import json
+from cerebro_udf.segment import shard
+options = json.loads(spec)
+read = shard.read(plpy, options)
+def plain(column):
+    if isinstance(column, tuple):
+        return [column.values[i] for i in column.codes]
+    return column.tolist()
+parts = {}
+for part in ("train", "validation"):
+    columns, label = read.columns(part)
+    if getattr(read, part + "_rows"):
+        parts[part] = {name: plain(column) for name, column in columns.items()}
+        if label is not None:
+            parts[part]["label"] = plain(label)
+return json.dumps({"stats": read.stats(), **parts})
+$$;
+"""
+KINDS = {
+    "real[]": "array",
+    "double precision[]": "array",
+    "boolean[]": "array",
+    "smallint[]": "array",
+    "numeric[]": "array",
+    "bigint[]": "array",
+    "text": "text",
+    "character(4)": "text",
+}
+
+
+class Reader:
+    def __init__(self, connection, schema):
+        self.connection, self.schema = connection, schema
+
+    def __call__(self, rows, label=None, relations=("t",), **options):
+        """Read columns x0, x1, … of the types that `rows`, SQL text per relation, was made with."""
+        names = {name: type_ for name, type_ in self.types.items() if not label or name != label[0]}
+        features = [
+            {"name": name, "column": name, "type": type_, "kind": KINDS.get(type_, "number"), "encoder": None}
+            for name, type_ in names.items()
+        ]
+        columns = {name: name for name in self.types}
+        spec = {
+            "reads": [
+                {"relation": "%s.%s" % (self.schema, r), "where": None, "columns": columns} for r in relations
+            ],
+            "features": features,
+            "nulls": "error",
+            "seed": 7,
+            "validation": 0.0,
+            "memory_bytes": None,
+            "label": label
+            and {"name": label[0], "column": label[0], "type": self.types[label[0]], "task": label[1]},
+            **options,
+        }
+        return json.loads(
+            self.connection.execute("select pg_temp.read(%s)", [json.dumps(spec)]).fetchone()[0]
+        )
+
+    def table(self, types, query, name="t"):
+        self.types = types
+        definition = ", ".join('"%s" %s' % item for item in types.items())
+        self.connection.execute("create table %s.%s (%s)" % (self.schema, name, definition))
+        self.connection.execute("insert into %s.%s %s" % (self.schema, name, query))
+
+
+@pytest.fixture
+def read(cluster, schema):
+    with cluster.connect(ADMIN) as connection:
+        connection.execute(READ)
+        yield Reader(connection, schema)
+
+
+def test_every_type_arrives_as_it_is(read):
+    read.table(
+        {
+            "si": "smallint",
+            "i": "integer",
+            "bi": "bigint",
+            "r": "real",
+            "d": "double precision",
+            "n": "numeric",
+            "b": "boolean",
+            "t": "text",
+            "c": "character(4)",
+        },
+        "values (-1, 2, 3000000000, 0.5, 1e300::float8 * 0 + 0.1, 1.25, true, 'é\"', 'ab'),"
+        " (7, -2, -3, -0.5, 2, 'nan'::numeric * 0 + 0, false, '', 'abcd')".replace(
+            "'nan'::numeric * 0 + 0", "3"
+        ),
+    )
+    assert read(None)["train"] == {
+        "si": [-1, 7],
+        "i": [2, -2],
+        "bi": [3000000000, -3],
+        "r": [0.5, -0.5],
+        "d": [0.1, 2],
+        "n": [1.25, 3],
+        "b": [1, 0],
+        "t": ['é"', ""],
+        "c": ["ab", "abcd"],
+    }
+
+
+@pytest.mark.parametrize(
+    "type_, values, expected",
+    [
+        ("real[]", "'{1,2}', '[0:1]={3,4.5}'", [[1, 2], [3, 4.5]]),
+        (
+            "double precision[]",
+            "'{{1,2},{3,4}}', '[5:6][0:1]={{5,6},{7,8}}'",
+            [[[1, 2], [3, 4]], [[5, 6], [7, 8]]],
+        ),
+        ("boolean[]", "'{t,f,t}', '{f,f,t}'", [[1, 0, 1], [0, 0, 1]]),
+        ("smallint[]", "'{-1}', '{2}'", [[-1], [2]]),
+        ("bigint[]", "'{4000000000}', '{-4}'", [[4000000000], [-4]]),
+        ("numeric[]", "'{0.25,1}', '{2,3}'", [[0.25, 1], [2, 3]]),
+    ],
+)
+def test_arrays_of_any_element_rank_and_lower_bound(read, type_, values, expected):
+    read.table({"x": type_}, "values " + ", ".join("(%s::%s)" % (v, type_) for v in values.split(", ")))
+    assert read(None)["train"]["x"] == expected
+
+
+@pytest.mark.parametrize(
+    "values, shapes",
+    [
+        ("'{1,2}', '{1}'", ("[1]", "[2]")),
+        ("'{1,2}', '{{1,2}}'", ("[1, 2]", "[2]")),
+        ("'{1,2}', '{}'", ("[0]", "[2]")),
+    ],
+)
+def test_ragged_arrays_name_the_column_and_both_shapes(read, values, shapes):
+    read.table({"x": "real[]"}, "values " + ", ".join("(%s::real[])" % v for v in values.split(", ")))
+    with pytest.raises(Exception, match='"x" differ in shape') as caught:
+        read(None)
+    assert caught.value.sqlstate == "2202E"
+    assert all(shape in caught.value.diag.message_detail for shape in shapes)
+
+
+def test_a_shape_must_hold_over_fetches_and_relations(read):
+    read.table({"x": "real[]"}, "select '{1,2}'::real[] from generate_series(1, 1000)")
+    read.table({"x": "real[]"}, "select '{1,2,3}'::real[]", name="u")
+    assert read(None)["stats"]["rows"] == 1000
+    with pytest.raises(Exception, match="differ in shape"):
+        read(None, relations=("t", "u"))
+
+
+def test_null_nan_and_infinite_values_are_counted_or_skipped(read):
+    read.table(
+        {"a": "real", "x": "real[]", "t": "text", "y": "double precision"},
+        "values (1, '{1,2}'::real[], 'p', 1.0::float8), (null, '{1,2}', 'q', 2), (2, null, null, 3),"
+        " (3, '{null,2}', 'p', 'nan'), ('infinity', '{nan,2}', 'p', 5), (4, '{3,4}', 'z', 1e39)",
+    )
+    stats = read(None, label=("y", None))["stats"]
+    counts = {
+        name: [column[key] for key in ("nulls", "nans", "infinities")]
+        for name, column in stats["columns"].items()
+    }
+    assert counts == {"a": [1, 0, 1], "x": [2, 1, 0], "t": [1, 0, 0], "y": [0, 1, 1]}
+    assert stats["rows"] == 1 and stats["skipped"] == 5
+    skipped = read(None, label=("y", None), nulls="skip")
+    assert skipped["train"] == {"a": [1], "x": [[1, 2]], "t": ["p"], "label": [1]}
+    assert skipped["stats"]["columns"]["t"]["counts"] == {"p": 1}
+
+
+def test_statistics_are_those_of_numpy_over_training_rows_only(read):
+    read.table(
+        {"a": "double precision", "x": "real[]", "t": "text", "y": "integer"},
+        "select 1e6 + random(), array[random(), random() * 100]::real[], 'v' || (i % 5), i % 3"
+        " from generate_series(1, 3000) i",
+    )
+    got = read(None, label=("y", None), validation=0.3)
+    train, stats = got["train"], got["stats"]
+    assert (
+        0.25 < stats["validation_rows"] / 3000 < 0.35
+        and stats["train_rows"] + stats["validation_rows"] == 3000
+    )
+    for name in ("a", "x"):
+        values = np.array(train[name], float)
+        column = stats["columns"][name]
+        assert column["count"] == stats["train_rows"] == len(values)
+        assert np.allclose(column["mean"], values.mean(axis=0), rtol=1e-13)
+        assert np.allclose(column["m2"], values.var(axis=0) * len(values), rtol=1e-8)
+    counts = stats["columns"]["t"]["counts"]
+    assert counts == {value: train["t"].count(value) for value in set(train["t"])}
+    assert stats["columns"]["y"]["classes"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "type_, task, query, expected",
+    [
+        (
+            "bigint",
+            None,
+            "select 1, 4611686018427387905 union all select 1, 4611686018427387904",
+            {"classes": [4611686018427387904, 4611686018427387905]},
+        ),
+        ("boolean", None, "values (1, true), (1, false)", {"classes": [False, True]}),
+        ("text", None, "values (1, 'b'), (1, 'a')", {"classes": ["b", "a"]}),
+        ("integer", "regression", "values (1, 5), (1, 3)", {"min": 3.0, "max": 5.0}),
+        ("integer", None, "select 1, i from generate_series(1, 1001) i", {"classes": None}),
+        ("text", None, "select 1, i::text from generate_series(1, 1001) i", {"classes": None}),
+    ],
+)
+def test_label_statistics(read, type_, task, query, expected):
+    read.table({"x": "integer", "y": type_}, query)
+    stats = read(None, label=("y", task))["stats"]["columns"]["y"]
+    assert {key: stats[key] for key in expected} == expected
+
+
+def plain_validation(rows, seed, fraction):
+    """The split of docs/replay.md, row by row in Python integers."""
+    key = int.from_bytes(hashlib.sha256(b"%d/validation" % seed).digest()[:16], "little")
+    result = []
+    for row in rows:
+        words = []
+        for value in row:
+            if isinstance(value, str):
+                words.append(
+                    int.from_bytes(hashlib.blake2b(value.encode(), digest_size=8).digest(), "little")
+                )
+            elif isinstance(value, int):
+                words.append(value % 2**64)
+            else:
+                words.append(int(np.float64(value + 0.0).view(np.uint64)))
+        keys = [int(k) | 1 for k in np.random.Philox(key=key).random_raw(len(words))]
+        z = sum(word * k for word, k in zip(words, keys)) % 2**64
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+        z ^= z >> 31
+        result.append((z >> 11) * 2.0**-53 < fraction)
+    return result
+
+
+def test_the_validation_split_is_that_of_the_documentation_however_rows_are_sharded(read):
+    rows = "select (i - 50)::real / 7, array[i, -0.0]::real[], 'w' || i %% 3, i %% 4 from generate_series(%d, %d) i"
+    types = {"a": "real", "x": "real[]", "t": "text", "y": "integer"}
+    read.table(types, rows % (1, 400))
+    read.table(types, rows % (201, 400) + " order by i desc", name="u")
+    read.table(types, rows % (1, 200), name="v")
+    whole = read(None, label=("y", None), validation=0.25)
+    split = read(None, label=("y", None), validation=0.25, relations=("u", "v"))
+
+    def listed(part):
+        return list(zip(part["a"], map(tuple, part["x"]), part["t"], part["label"]))
+
+    for part in ("train", "validation"):
+        assert sorted(listed(whole[part])) == sorted(listed(split[part]))
+    flat = [[a, *x, t, int(y)] for a, x, t, y in listed(whole["train"]) + listed(whole["validation"])]
+    assert plain_validation(flat, 7, 0.25) == [False] * len(listed(whole["train"])) + [True] * len(
+        listed(whole["validation"])
+    )
+    assert whole["stats"]["checksum"] != split["stats"]["checksum"]
+
+
+def test_the_checksum_tells_content_and_order_apart(read):
+    read.table({"x": "integer", "t": "text"}, "values (1, 'a'), (2, 'b')")
+    for name, values in (
+        ("same", "(1, 'a'), (2, 'b')"),
+        ("turned", "(2, 'b'), (1, 'a')"),
+        ("other", "(1, 'a'), (2, 'c')"),
+        ("shorter", "(1, 'a')"),
+    ):
+        read.table({"x": "integer", "t": "text"}, "values " + values, name=name)
+    sums = {
+        name: read(None, relations=(name,))["stats"]["checksum"]
+        for name in ("t", "same", "turned", "other", "shorter")
+    }
+    assert sums["t"] == sums["same"] and len(set(sums.values())) == 4
+
+
+def test_a_shard_that_does_not_fit_is_refused_with_figures(read):
+    read.table({"x": "real[]"}, "select array_fill(1.0::real, array[100]) from generate_series(1, 5000)")
+    with pytest.raises(Exception, match="does not fit the memory") as caught:
+        read(None, memory_bytes=1_000_000)
+    assert caught.value.sqlstate == "53200" and "1.0 MB are allowed" in caught.value.diag.message_detail
+    assert read(None, memory_bytes=5_000_000)["stats"]["rows"] == 5000
+
+
+def test_a_table_without_rows_is_an_empty_shard(read):
+    read.table(
+        {"a": "real", "x": "real[]", "t": "text", "y": "integer"}, "select 1, '{1}', 'a', 1 where false"
+    )
+    stats = read(None, label=("y", None), validation=0.2)["stats"]
+    assert stats["rows"] == stats["train_rows"] == stats["validation_rows"] == stats["skipped"] == 0
+    assert stats["columns"]["x"]["shape"] is None
+
+
+def test_odd_names_and_a_condition(read):
+    odd = {'a"b': "integer", "Select": "integer", "É.t": "real"}
+    read.types = odd
+    table = '%s."08e5-a b"' % read.schema
+    read.connection.execute('create table %s ("a""b" integer, "Select" integer, "É.t" real)' % table)
+    read.connection.execute("insert into %s values (1, 2, 3), (4, 5, 6)" % table)
+    reads = [{"relation": table, "where": '"Select" > 2', "columns": {name: name for name in odd}}]
+    assert read(None, reads=reads)["train"] == {'a"b': [4], "Select": [5], "É.t": [6]}
+
+
+def test_mixed_words_are_even():
+    numbers = seeds.unit(np.arange(100_000, dtype=np.uint64))
+    assert numbers.min() >= 0 and numbers.max() < 1 and abs(numbers.mean() - 0.5) < 0.005
