@@ -46,8 +46,8 @@ clean: ## remove the cluster with its data, and what was built; the Python envir
 	@$(CLUSTER) clean
 	@rm -rf build .pytest_cache .hypothesis .ruff_cache
 
-install: build ## put extension and package into an existing server: make install PG_CONFIG=/path/to/pg_config
-	@scripts/install.sh "$(PG_CONFIG)"
+install: env build ## put extension and package into an existing server: make install PG_CONFIG=/path/to/pg_config
+	@PYTHON="$(PYTHON)" scripts/install.sh $(PG_CONFIG)
 
 lint: env-dev ## check style, Python 3.9 syntax, SQL for PostgreSQL 9.4, shell, Dockerfile
 	@PYTHON="$(PYTHON)" scripts/lint.sh
