@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from typing import Any, Optional, Sequence
 
@@ -91,6 +92,12 @@ def show(connection: sqlalchemy.Connection, statement: str) -> list[Sequence[Any
     return rows
 
 
+def server_message(error: psycopg.Error) -> str:
+    """An error as psql shows it."""
+    parts = {"ERROR": str(error), "DETAIL": error.diag.message_detail, "HINT": error.diag.message_hint}
+    return "\n".join("%s:  %s" % (name, text) for name, text in parts.items() if text)
+
+
 def demo(url: str, segments: Optional[int], psql: str) -> None:
     """Load, register, fit, evaluate, predict."""
     started = time.monotonic()
@@ -114,7 +121,10 @@ def main() -> None:
     parser.add_argument("--segments", type=int, help="how many segments to shard over (default: all)")
     parser.add_argument("--psql", help="the line to go on with (default: psql and the URL)")
     given = parser.parse_args()
-    demo(given.url, given.segments, given.psql or "psql '%s'" % given.url)
+    try:
+        demo(given.url, given.segments, given.psql or "psql '%s'" % given.url)
+    except sqlalchemy.exc.DBAPIError as error:
+        sys.exit(server_message(error.orig))
 
 
 if __name__ == "__main__":
