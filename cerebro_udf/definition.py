@@ -24,6 +24,7 @@ from cerebro_udf.errors import InvalidArgument, nearest
 
 # Far more than any real model nests; Python's own recursion limit is 1,000 frames.
 MAX_DEPTH = 100
+MAX_LEARNING_RATE = 1e30  # float32 ends at 3e38
 
 FROM_DATA = frozenset(["classes", "input_shape"])
 
@@ -245,7 +246,7 @@ class _Walk:
         self, message: str, path: str, value: Any = None, hint: Optional[str] = None
     ) -> InvalidArgument:
         detail = "At %s." % path if value is None else "At %s: %s." % (path, _show(value))
-        return InvalidArgument("%s: %s" % (self.what, message), detail, hint)
+        return InvalidArgument("%s: %s" % (self.what, message), detail, hint or _FORMS[self.what])
 
     # ---- models
 
@@ -530,7 +531,7 @@ class _Walk:
             return self.named(_SCHEDULE, value, path)
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if key == "learning_rate":
-            if not number or value <= 0:
+            if not number or not 0 < value < MAX_LEARNING_RATE:
                 raise self.error(
                     "the learning rate must be a number above 0",
                     path,
@@ -617,6 +618,13 @@ class _Walk:
         return self.error('unknown %s "%s"' % (kind.noun, name), path, None, nearest(str(name), kind.known()))
 
 
+# The HINT of errors that have none of their own.
+_FORMS = {
+    "definition": 'A layer is written {"Dense": {"units": 10, "activation": "relu"}}, or as to_json() has it.',
+    "optimizer": 'It is written "adam", or {"SGD": {"learning_rate": 0.01, "nesterov": true}}.',
+    "loss": 'It is written "mse", or {"Huber": {"delta": 2.0}}.',
+    "metrics": 'They are written ["accuracy", {"AUC": {"curve": "PR"}}].',
+}
 _NODE_OBJECTS = frozenset(["__keras_tensor__", "__slice__", "__ellipsis__"])
 
 # How a layer's argument is read, by its name or the end of its name.

@@ -238,7 +238,7 @@ def _validation(key: str, value: Any) -> float:
 
 
 def _learning_rate(key: str, value: Any) -> float:
-    if not _is_number(value) or not 0 < value < float("inf"):
+    if not _is_number(value) or not 0 < value < definitions.MAX_LEARNING_RATE:
         raise _wrong(key, value, "a number above 0; schedules belong to the optimizer")
     return float(value)
 

@@ -25,6 +25,7 @@ from cerebro_udf import definition as definitions
 from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
 
 MAX_TRIALS = 10000
+MAX_NUMBER = 1e300
 # Whole numbers of a range without a step that a grid takes one by one.
 MAX_IMPLIED_STEPS = 32
 # Draws per trial before a finite space is filled up in grid order: rare values may never come.
@@ -279,7 +280,8 @@ def _axis(name: str, value: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    # JSON may hold 1e999 (infinity in Python) and whole numbers that no float can hold.
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= MAX_NUMBER
 
 
 def _key(value: Any) -> str:
@@ -290,7 +292,7 @@ def _trial_count(search: dict) -> Optional[int]:
     count = search.get("trials")
     if count is None:
         return None
-    if isinstance(count, bool) or not isinstance(count, (int, float)) or count != int(count) or count < 1:
+    if not _is_number(count) or count != int(count) or count < 1:
         raise InvalidArgument("trials must be a whole number from 1", "It is %r." % (count,), '"trials": 20')
     if count > MAX_TRIALS:
         raise InvalidArgument(
