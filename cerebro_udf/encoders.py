@@ -108,12 +108,10 @@ def merge(
 
     Source: parallel variance, Chan, Golub and LeVeque 1979, equations 2.1.
     """
+    refuse_unusable(shard_stats, nulls)
     rows = sum(stats["rows"] for stats in shard_stats)
-    skipped = sum(stats["skipped"] for stats in shard_stats)
-    if nulls == "error":
-        _refuse_nulls(shard_stats, rows + skipped)
     train = sum(stats["train_rows"] for stats in shard_stats)
-    _refuse_no_rows(rows, train, skipped, validation)
+    _refuse_empty_part(rows, train, validation)
     merged = [
         _merge_feature(spec, [stats["columns"][spec["name"]] for stats in shard_stats]) for spec in features
     ]
@@ -123,6 +121,27 @@ def merge(
     result["input"] = _input(merged, result["label"])
     result["rows"] = {"train": train, "validation": rows - train}
     return result
+
+
+def refuse_unusable(shard_stats: Sequence[dict], nulls: str) -> None:
+    """Refuse shards whose rows cannot be used under this ``nulls`` option.
+
+    Raises:
+        NullInData: a column holds NULL, NaN or infinite values, and ``nulls`` is ``error``.
+        BadData: there is no row at all, or all were skipped.
+    """
+    rows = sum(stats["rows"] for stats in shard_stats)
+    skipped = sum(stats["skipped"] for stats in shard_stats)
+    if nulls == "error":
+        _refuse_nulls(shard_stats, rows + skipped)
+    if rows == 0 and skipped:
+        raise errors.BadData(
+            "no rows are left to train on",
+            detail="All %d rows hold NULL, NaN or infinite values and were skipped." % skipped,
+            hint="Leave out the columns that are mostly NULL, or replace the values in a view.",
+        )
+    if rows == 0:
+        raise errors.BadData("the source has no rows", hint="Load the table first, or name another one.")
 
 
 def _refuse_nulls(shard_stats: Sequence[dict], rows: int) -> None:
@@ -148,15 +167,7 @@ def _refuse_nulls(shard_stats: Sequence[dict], rows: int) -> None:
     )
 
 
-def _refuse_no_rows(rows: int, train: int, skipped: int, validation: float) -> None:
-    if rows == 0 and skipped:
-        raise errors.BadData(
-            "no rows are left to train on",
-            detail="All %d rows hold NULL, NaN or infinite values and were skipped." % skipped,
-            hint="Leave out the columns that are mostly NULL, or replace the values in a view.",
-        )
-    if rows == 0:
-        raise errors.BadData("the source has no rows", hint="Load the table first, or name another one.")
+def _refuse_empty_part(rows: int, train: int, validation: float) -> None:
     if train == 0:
         raise errors.BadData(
             "no training rows are left",

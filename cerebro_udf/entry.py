@@ -130,12 +130,11 @@ def predict(plpy, gd: dict, run: str, row: Optional[str], wanted: str, trial: Op
 @door
 def worker(plpy, gd: dict, call: str, *arguments: Any) -> Any:
     """One step of a segment's worker; JSON in and out as text."""
-    if call != "hello":
-        from cerebro_udf.segment import worker as steps
+    from cerebro_udf.segment import worker as steps
 
     parsed = [json.loads(argument) if isinstance(argument, str) else argument for argument in arguments]
     result = getattr(steps, call)(plpy, gd, *parsed)
     if call in ("init", "visit"):
-        report, state = (result.pop("state", None), result)[::-1] if isinstance(result, dict) else result
+        report, state = result
         return [(json.dumps(report), state)]
-    return result if result is None or isinstance(result, bytes) else json.dumps(result)
+    return json.dumps(result) if isinstance(result, dict) else result

@@ -181,7 +181,8 @@ class Segments:
 
     def error(self, reply: Reply) -> CerebroError:
         """What a segment's error means for the caller."""
-        name, address, error = reply.link.address.name, reply.link.address, reply.error
+        address, error = reply.link.address, reply.error
+        name = self.shards[self.links.index(reply.link)].segment
         if error.sqlstate is None:
             return SegmentUnreachable(
                 'the link to segment "%s" broke' % name, error.message, "See the server log at %s, then resume the run." % address

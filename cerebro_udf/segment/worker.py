@@ -1,0 +1,334 @@
+"""What the coordinator asks of a segment, one function per SQL call.
+
+All state lives in the session's ``gd["cerebro"]``: the loaded run, its shard, and the programs, which stay warm for the
+next run. TensorFlow is imported by ``start`` and not before.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import time
+from contextlib import suppress
+from importlib import metadata
+from typing import Any, Dict, List, Optional, Tuple
+
+import cerebro_udf
+from cerebro_udf import encoders, faults
+from cerebro_udf.errors import NotReady, TrialFailed
+from cerebro_udf.interrupts import Pulse
+from cerebro_udf.segment import shard, state
+
+MESSAGE_BYTES = 64 * 2**20  # a longer state stays here and is fetched in parts
+PROGRESS_SECONDS = 0.5
+PROGRESS_PREFIX = "cerebro-progress "
+
+Report = Dict[str, Any]
+
+
+class _Session:
+    """What a worker session holds."""
+
+    def __init__(self):
+        self.threads: Optional[int] = None  # of TensorFlow, None before it is imported
+        self.run: Optional[str] = None
+        self.shard: Optional[shard.Shard] = None
+        self.arrays: Optional[Dict[str, dict]] = None  # part -> encoded arrays
+        self.programs: Dict[str, Any] = {}
+        self.incoming: List[bytes] = []
+        self.outgoing: List[bytes] = []
+
+
+def _session(gd: dict) -> _Session:
+    return gd.setdefault("cerebro", _Session())
+
+
+def hello(plpy, gd: dict) -> Report:
+    """Tell versions, cores and memory of this node, without importing TensorFlow."""
+    versions = {}
+    for package in ("tensorflow", "keras", "numpy", "safetensors"):
+        versions[package] = None
+        with suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    total, available = _memory()
+    return {
+        "cerebro": cerebro_udf.__version__,
+        "python": ".".join(map(str, os.sys.version_info[:3])),
+        **versions,
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_total": total,
+        "memory_available": available,
+        "boot_id": _read("/proc/sys/kernel/random/boot_id") or socket.gethostname(),
+        "hostname": socket.gethostname(),
+        "pid": os.getpid(),
+        "threads": _session(gd).threads,
+    }
+
+
+def _read(path: str) -> Optional[str]:
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except OSError:
+        return None
+
+
+def _memory() -> Tuple[int, int]:
+    """Return (total, available) bytes: the host's, or the control group's where that is less."""
+    fields = {}
+    for line in (_read("/proc/meminfo") or "").splitlines():
+        name, _, value = line.partition(":")
+        fields[name] = int(value.split()[0]) * 1024
+    total, available = fields.get("MemTotal", 0), fields.get("MemAvailable", 0)
+    for limit, used, cache in (
+        ("memory.max", "memory.current", "inactive_file"),  # control groups, version 2
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),  # version 1
+    ):
+        text, current = _read("/sys/fs/cgroup/" + limit), _read("/sys/fs/cgroup/" + used)
+        if text and current and text.isdigit() and int(text) < total:
+            stat = _read("/sys/fs/cgroup/" + os.path.join(os.path.dirname(limit), "memory.stat")) or ""
+            files = dict(line.split() for line in stat.splitlines())
+            total = int(text)
+            free = total - int(current) + int(files.get(cache, 0))  # the kernel gives file pages back first
+            available = max(0, min(available, free))
+    return total, available
+
+
+def start(plpy, gd: dict, spec: dict) -> Report:
+    """Import TensorFlow with ``spec["threads"]`` threads; a second call with the same number does nothing.
+
+    Raises:
+        NotReady: this session already runs with another number of threads.
+    """
+    session, threads = _session(gd), int(spec["threads"])
+    if session.threads not in (None, threads):
+        raise NotReady(
+            "this session's TensorFlow runs with %d threads, not %d" % (session.threads, threads),
+            hint="Open a new session; the number of threads is fixed once TensorFlow runs.",
+        )
+    if session.threads is None:
+        os.environ.update(
+            KERAS_BACKEND="tensorflow",
+            TF_CPP_MIN_LOG_LEVEL="3",
+            CUDA_VISIBLE_DEVICES="-1",
+            OMP_NUM_THREADS=str(threads),
+        )
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+        tf.get_logger().setLevel("ERROR")
+        session.threads = threads
+    return {
+        "threads": threads,
+        "tensorflow": metadata.version("tensorflow"),
+        "keras": metadata.version("keras"),
+    }
+
+
+def load(plpy, gd: dict, spec: dict) -> Report:
+    """Read this segment's shard for a run; what another run had loaded is dropped.
+
+    Args:
+        spec: ``run``, and what ``shard.read`` wants.
+
+    Returns:
+        The shard's statistics, for ``encoders.merge``.
+    """
+    session = _session(gd)
+    session.run, session.shard, session.arrays = None, None, None
+    session.incoming, session.outgoing = [], []
+    faults.reset(spec["run"])
+    session.shard = shard.read(plpy, spec, Pulse(plpy).check)
+    session.run = spec["run"]
+    return session.shard.stats()
+
+
+def encode(plpy, gd: dict, spec: dict) -> Report:
+    """Turn the loaded shard into arrays with the merged ``encoders``; the raw columns are dropped."""
+    session = _session(gd)
+    if session.shard is None or session.run != spec["run"]:
+        raise _not_loaded(spec["run"])
+    read, session.shard = session.shard, None
+    parts = read.encode(encoders.Encoding(spec["encoders"]))
+    held = sum(array.nbytes for arrays in parts.values() for array in arrays.values())
+    if session.threads is not None:
+        # TensorFlow copies what it is given: once here instead of at every visit, array by array.
+        import tensorflow as tf
+
+        for arrays in parts.values():
+            for name in list(arrays):
+                arrays[name] = tf.convert_to_tensor(arrays.pop(name))
+    session.arrays = parts
+    return {"bytes": held, "train_rows": read.train_rows, "validation_rows": read.validation_rows}
+
+
+def _not_loaded(run: str) -> NotReady:
+    return NotReady(
+        'the shard of run "%s" is not loaded in this session' % run, hint="Load it, then encode it."
+    )
+
+
+def _program(session: _Session, spec: dict):
+    """Return the program of a spec, warm or newly made."""
+    if session.threads is None:
+        raise NotReady("TensorFlow is not started in this session", hint="Start it first.")
+    from cerebro_udf.segment import program
+
+    return program.cached(session.programs, spec)
+
+
+def init(plpy, gd: dict, spec: dict) -> Tuple[Report, Optional[bytes]]:
+    """Make a trial's first state from ``program`` and ``seed`` (``seeds.trial_seed``)."""
+    session = _session(gd)
+    try:
+        blob = _program(session, spec["program"]).initial_state(spec["seed"], spec["program"])
+    except TrialFailed as error:
+        return {"status": "failed", "error": str(error)}, None
+    return _reply(session, {"status": "ok", "error": None}, blob)
+
+
+def visit(plpy, gd: dict, order: dict, blob: Optional[bytes]) -> Tuple[Report, Optional[bytes]]:
+    """Train or validate one trial on this segment's shard.
+
+    Args:
+        order: ``run``, ``trial``, ``epoch``, ``phase`` (``train`` or ``validate``), ``shard``, ``seed``, ``program``,
+            ``batch_size``, ``learning_rate`` (None: as in the state), ``first`` (metrics begin anew), ``last``
+            (report the metrics).
+        blob: The trial's state; None: the parts that ``put`` has received.
+
+    Returns:
+        (report, blob): after training the new state, after validation the metric accumulators; None where the trial
+        failed, or where the state stays here in ``parts``. Numbers that are not finite are None in the report.
+
+    Raises:
+        NotReady, StateMismatch, plpy.SPIError, ClientGone.
+    """
+    started = time.perf_counter()
+    session = _session(gd)
+    if session.arrays is None or session.run != order["run"]:
+        raise _not_loaded(order["run"])
+    if blob is None:
+        blob, session.incoming = b"".join(session.incoming), []
+    try:
+        report, result = _visit(plpy, session, order, blob)
+    except TrialFailed as error:
+        return {"status": "failed", "error": str(error), "seconds": time.perf_counter() - started}, None
+    report, result = _reply(session, report, result)
+    return {**report, "seconds": time.perf_counter() - started}, result
+
+
+def _visit(plpy, session: _Session, order: dict, blob: bytes) -> Tuple[Report, bytes]:
+    training = order["phase"] == "train"
+    clock = _Clock()
+    program = _program(session, order["program"])
+    build_seconds = clock.lap()
+    arrays = session.arrays["train" if training else "validation"]
+    rows = len(arrays["label"])
+    if training:
+        program.set_state(blob)
+        if order["learning_rate"] is not None:
+            program.set_learning_rate(order["learning_rate"])
+    else:
+        program.set_state(blob, "model")
+    if order["first"] or not training:
+        program.reset_metrics()
+    set_seconds = clock.lap()
+    between = _Between(plpy, order["run"], "mid-visit" if training else "validation", rows)
+    if training:
+        from cerebro_udf.segment import seeds
+
+        permutation = seeds.permutation(order["seed"], order["epoch"], order["shard"], rows)
+        report = program.train(arrays, permutation, order["batch_size"], between.pulse, between.progress)
+    else:
+        report = program.validate(arrays, order["batch_size"], between.pulse, between.progress)
+    clock.lap()
+    result = program.get_state() if training else program.accumulators()
+    metrics = finite(program.results()) if training and order["last"] else None
+    return {
+        "status": "ok",
+        "error": None,
+        **report,
+        "trace_seconds": report["trace_seconds"] + build_seconds,
+        "set_seconds": set_seconds,
+        "get_seconds": clock.lap(),
+        "metrics": metrics,
+        "learning_rate": finite(program.learning_rate()) if training else None,
+        "programs": len(session.programs),
+    }, result
+
+
+class _Clock:
+    def __init__(self):
+        self._at = time.perf_counter()
+
+    def lap(self) -> float:
+        before, self._at = self._at, time.perf_counter()
+        return self._at - before
+
+
+class _Between:
+    """What happens between two slices of a visit."""
+
+    def __init__(self, plpy, run: str, point: str, rows: int):
+        self._plpy, self._run, self._point, self._rows = plpy, run, point, rows
+        self._check = Pulse(plpy).check
+        self._reached = False
+        self._told_at = time.monotonic()
+
+    def pulse(self) -> None:
+        self._check()
+        if not self._reached:
+            self._reached = True
+            faults.reach(self._plpy, self._point, self._run)
+
+    def progress(self, rows: int) -> None:
+        now = time.monotonic()
+        if now - self._told_at >= PROGRESS_SECONDS:
+            self._told_at = now
+            self._plpy.notice(PROGRESS_PREFIX + json.dumps({"rows": rows, "of": self._rows}))
+
+
+def _reply(session: _Session, report: Report, blob: bytes) -> Tuple[Report, Optional[bytes]]:
+    """Return the blob with the report, or keep it here in parts."""
+    if len(blob) <= MESSAGE_BYTES:
+        return report, blob
+    session.outgoing = [blob[at : at + MESSAGE_BYTES] for at in range(0, len(blob), MESSAGE_BYTES)]
+    return {**report, "parts": len(session.outgoing)}, None
+
+
+def put(plpy, gd: dict, part: int, data: bytes) -> None:
+    """Receive one part of a state; part 0 begins anew."""
+    session = _session(gd)
+    if part == 0:
+        session.incoming = []
+    if part != len(session.incoming):
+        raise NotReady("part %d of a state came in place of part %d" % (part, len(session.incoming)))
+    session.incoming.append(data)
+
+
+def get(plpy, gd: dict, part: int) -> bytes:
+    """Send one part of the last state that was too long for one message; the last part ends it."""
+    session = _session(gd)
+    if not 0 <= part < len(session.outgoing):
+        raise NotReady("there is no part %d of a state" % part)
+    data = session.outgoing[part]
+    if part == len(session.outgoing) - 1:
+        session.outgoing = []
+    return data
+
+
+def summarize(plpy, gd: dict, spec: dict, accumulators: List[bytes]) -> Dict[str, Any]:
+    """Return the metrics of accumulators that are given in shard order, by Keras' names, ``loss`` first."""
+    return finite(_program(_session(gd), spec["program"]).results(state.add(accumulators)))
+
+
+def finite(value: Any) -> Any:
+    """Replace numbers that JSON does not have (NaN, infinities) by None."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
