@@ -94,8 +94,13 @@ def show(connection: sqlalchemy.Connection, statement: str) -> list[Sequence[Any
 
 def server_message(error: psycopg.Error) -> str:
     """An error as psql shows it."""
-    parts = {"ERROR": str(error), "DETAIL": error.diag.message_detail, "HINT": error.diag.message_hint}
-    return "\n".join("%s:  %s" % (name, text) for name, text in parts.items() if text)
+    diag = error.diag
+    parts = {
+        "ERROR": diag.message_primary or str(error),
+        "DETAIL": diag.message_detail,
+        "HINT": diag.message_hint,
+    }
+    return "\n".join("%s:  %s" % (name, part) for name, part in parts.items() if part)
 
 
 def demo(url: str, segments: Optional[int], psql: str) -> None:
@@ -110,7 +115,7 @@ def demo(url: str, segments: Optional[int], psql: str) -> None:
             show(connection, "select cerebro.create_model('%s', '%s')" % (MODEL, json.dumps(DEFINITION)))
         features = ", ".join("'%s'" % name for name in FEATURES)
         show(connection, FIT.format(run=RUN, model=MODEL, features=features, options=json.dumps(OPTIONS)))
-        show(connection, "select * from cerebro.evaluate('%s', 'flights_holdout')" % RUN)
+        show(connection, "select * from cerebro.evaluate('%s', 'flights_holdout', '{\"nulls\": \"skip\"}')" % RUN)
         show(connection, PREDICT.format(run=RUN))
     print("\ndone in %.0f s. Go on with\n\n    %s\n" % (time.monotonic() - started, psql))
 
