@@ -14,11 +14,11 @@ from typing import Any, Iterator, List, Optional, Tuple
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
-import keras  # noqa: E402
-import numpy as np  # noqa: E402
+import keras
+import numpy as np
 
-from cerebro_udf import definition, encoders  # noqa: E402
-from cerebro_udf.errors import CerebroError, TrialFailed  # noqa: E402
+from cerebro_udf import definition, encoders
+from cerebro_udf.errors import CerebroError, TrialFailed
 
 REASON_CHARACTERS = 400
 # Layers that hand values on unchanged: the activation that matters lies before them.

@@ -11,12 +11,12 @@ import json
 import time
 from typing import Any, Callable, Dict, Optional
 
+import numpy as np
+import tensorflow as tf
+
 from cerebro_udf import encoders
 from cerebro_udf.segment import network, state
 from cerebro_udf.segment.seeds import permutation, trial_seed  # noqa: F401  (part of this module's interface)
-
-import numpy as np
-import tensorflow as tf
 
 SLICE_SECONDS = 0.25  # the longest that a cancel waits, unless one minibatch takes longer
 SLICE_GROWTH = (
@@ -85,17 +85,14 @@ class Program:
             for i, variable in enumerate(self._groups[group])
         }
 
-    def initial_state(self, seed: int, learning_rate: Optional[float] = None) -> bytes:
+    def initial_state(self, seed: int, spec: Optional[dict] = None) -> bytes:
         """Make a trial's first state: that of a freshly built model under this seed.
 
         Args:
             seed: 0 <= seed < 2**31, see ``seeds.trial_seed``.
-            learning_rate: Put into the optimizer's variable; None: the one in the spec this program was made from.
+            spec: Of the same signature; its learning rate goes into the state. None: this program's own.
         """
-        fresh, _ = network.build(self.spec, seed)
-        rate = network.learning_rate_variable(fresh.optimizer)
-        if rate is not None and learning_rate is not None:
-            rate.assign(learning_rate)
+        fresh, _ = network.build(spec or self.spec, seed)
         arrays = {
             "%s/%d" % (group, i): _numpy(variable)
             for group, variables in _variables(fresh).items()
