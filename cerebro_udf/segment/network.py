@@ -12,7 +12,7 @@ import random
 import re
 from typing import Any, Iterator, List, Optional, Tuple
 
-os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
 
 import keras
 import numpy as np

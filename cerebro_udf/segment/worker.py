@@ -109,16 +109,19 @@ def start(plpy, gd: dict, spec: dict) -> Report:
             hint="Open a new session; the number of threads is fixed once TensorFlow runs.",
         )
     if session.threads is None:
-        os.environ.update(
-            KERAS_BACKEND="tensorflow",
-            TF_CPP_MIN_LOG_LEVEL="3",
-            CUDA_VISIBLE_DEVICES="-1",
-            OMP_NUM_THREADS=str(threads),
-        )
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        # Fixed before network imports Keras, which starts TensorFlow's runtime.
+        os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1", KERAS_BACKEND="tensorflow")
         import tensorflow as tf
 
-        tf.config.threading.set_intra_op_parallelism_threads(threads)
-        tf.config.threading.set_inter_op_parallelism_threads(threads)
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            tf.config.threading.set_inter_op_parallelism_threads(threads)
+        except RuntimeError:
+            raise NotReady(
+                "TensorFlow already runs in this session, for predictions",
+                hint="Open a new session; the number of threads is fixed once TensorFlow runs.",
+            ) from None
         tf.get_logger().setLevel("ERROR")
         session.threads = threads
     return {

@@ -1,0 +1,30 @@
+"""From a trial's values to the program that segments build: one place for training, evaluation and prediction."""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+from cerebro_udf import definition as definitions
+from cerebro_udf import encoders as encoding
+from cerebro_udf.coordinator import search
+from cerebro_udf.coordinator.options import Options
+
+
+def spec(options: Options, params: Dict[str, Any], definition: dict, encoders: dict) -> dict:
+    """Return the spec of a trial's program, see ``segment.program.Program``.
+
+    Args:
+        options: The run's.
+        params: The trial's value for every axis of the search.
+        definition: The model as stored, with placeholders.
+        encoders: The run's.
+    """
+    settings = search.resolve(options, params)
+    values = {"input_shape": encoding.input_shape(encoders), "classes": encoding.n_classes(encoders)}
+    return {
+        "definition": definitions.bind(definition, {**settings["model_values"], **values}),
+        "optimizer": settings["optimizer"],
+        "loss": settings["loss"],
+        "metrics": settings["metrics"],
+        "encoders": encoding.model_part(encoders),
+    }

@@ -1,0 +1,195 @@
+"""Prediction of rows with a trained state: encoded as the run's data was, through one compiled function."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from cerebro_udf import encoders as encoding
+from cerebro_udf.errors import InvalidArgument, NullArgument, TrialFailed, nearest
+from cerebro_udf.segment import network, state
+
+import tensorflow as tf  # isort: skip  (network says first how TensorFlow has to start)
+
+BATCH_ROWS = 4096
+
+
+class Predictor:
+    """A trained model, ready to predict.
+
+    Args:
+        encoders: The run's encoders.
+        program: The trial's program spec, see ``program.Program``.
+        blob: The state; only the model's variables are used.
+
+    Raises:
+        StateMismatch: the state is damaged or belongs to another program.
+        InvalidArgument: the program isn't allowed, or does not fit the encoders.
+    """
+
+    def __init__(self, encoders: dict, program: dict, blob: bytes):
+        self._encoding = encoding.Encoding(encoders)
+        self._features = encoders["features"]
+        self._label = encoders["label"]
+        self.classes: Optional[list] = self._label.get("classes")
+        try:
+            self._model, output = network.build(program, seed=0)
+        except TrialFailed as error:
+            raise InvalidArgument("the model cannot be built", "%s." % error) from None
+        _assign(self._model, blob)
+        single = self._model.output_shape[-1] == 1
+
+        def predict(x):
+            y = self._model(x, training=False)
+            if output == "logit":
+                y = tf.sigmoid(y) if single else tf.nn.softmax(y)
+            return y
+
+        x, _ = network.example(encoding.model_part(encoders), rows=1)
+        signature = tf.nest.map_structure(lambda a: tf.TensorSpec((None, *a.shape[1:]), a.dtype), x)
+        # Concrete: no look-up of a signature at each call.
+        self._function = tf.function(
+            predict, input_signature=[signature], autograph=False, jit_compile=False
+        ).get_concrete_function()
+
+    @classmethod
+    def of(cls, record: dict, params: dict, chunks: Sequence[bytes]) -> Predictor:
+        """Make the predictor of a trial from a run's record (``definition``, ``options``, ``encoders``)."""
+        from cerebro_udf.coordinator import options, programs
+
+        stored = options.Options.from_json(record["options"])
+        spec = programs.spec(stored, params, record["definition"], record["encoders"])
+        return cls(record["encoders"], spec, b"".join(chunks))
+
+    def row(self, values: Any) -> Tuple[Any, Optional[List[float]]]:
+        """Predict one row.
+
+        Args:
+            values: A dict by feature name (other keys are ignored), or a list in feature order; where the only
+                feature is an array, the array itself too.
+
+        Returns:
+            (value, None) for regression, (class, probabilities in the order of ``classes``) for classification.
+
+        Raises:
+            InvalidArgument: a feature is missing, or a value of the wrong type or shape.
+            NullArgument: a value is NULL or NaN.
+        """
+        answers, probabilities = self.rows([values])
+        return answers[0], None if probabilities is None else probabilities[0].tolist()
+
+    def rows(self, rows: Sequence[Any]) -> Tuple[list, Optional[np.ndarray]]:
+        """Predict many rows, each as for :meth:`row`.
+
+        Returns:
+            (values or classes, probabilities float32 (rows, classes) or None).
+        """
+        listed = [self._in_order(values) for values in rows]
+        columns = {
+            feature["name"]: _column(feature, [values[i] for values in listed])
+            for i, feature in enumerate(self._features)
+        }
+        return self.columns(columns)
+
+    def columns(self, columns: Dict[str, encoding.Column]) -> Tuple[list, Optional[np.ndarray]]:
+        """Predict rows given as raw columns, as ``encoders.Encoding.encode`` takes them; see :meth:`rows`."""
+        x = network.feed(self._encoding.encode(columns))
+        rows = len(next(iter(x.values())) if isinstance(x, dict) else x)
+        outputs = []
+        for start in range(0, rows, BATCH_ROWS):
+            batch = tf.nest.map_structure(
+                lambda a, start=start: tf.constant(a[start : start + BATCH_ROWS]), x
+            )
+            outputs.append(self._function(batch).numpy())
+        output = (
+            np.concatenate(outputs) if outputs else np.zeros((0, self._model.output_shape[-1]), np.float32)
+        )
+        if self.classes is None:
+            return output[:, 0].astype(float).tolist(), None
+        if output.shape[1] == 1:
+            output = np.concatenate([1 - output, output], axis=1)
+        output = output[:, : len(self.classes)]
+        return [self.classes[i] for i in output.argmax(axis=1)], output
+
+    def _in_order(self, values: Any) -> Sequence[Any]:
+        names = [feature["name"] for feature in self._features]
+        if isinstance(values, dict):
+            for name in names:
+                if name not in values:
+                    raise InvalidArgument('the row has no feature "%s"' % name, None, nearest(name, values))
+            return [values[name] for name in names]
+        if len(names) == 1 and self._features[0]["kind"] == "array":
+            wrapped = len(values) == 1 and isinstance(values[0], list)
+            if not (wrapped and np.shape(values[0]) == tuple(self._features[0]["shape"])):
+                return [values]
+        if len(values) != len(names):
+            raise InvalidArgument(
+                "the row has %d values, the run has %d features" % (len(values), len(names)),
+                "The features are %s." % ", ".join('"%s"' % name for name in names),
+                "Give the values in this order, or an object by name.",
+            )
+        return values
+
+
+def _assign(model: Any, blob: bytes) -> None:
+    arrays, _ = state.unpack(blob)
+    named = {"model/%d" % i: variable for i, variable in enumerate(model.variables)}
+    state.check(
+        {name: array for name, array in arrays.items() if name.startswith("model/")},
+        {name: (tuple(variable.shape), variable.dtype) for name, variable in named.items()},
+    )
+    for name, variable in named.items():
+        variable.value.assign(arrays[name])
+
+
+def _column(feature: dict, values: List[Any]) -> encoding.Column:
+    """Turn the JSON values of one feature into a raw column."""
+    name = feature["name"]
+    if any(value is None for value in values):
+        raise NullArgument(
+            'feature "%s" is null' % name, None, "Give it a value; the run was trained without NULLs."
+        )
+    if feature["kind"] == "text":
+        for value in values:
+            if not isinstance(value, str):
+                raise _wrong(name, value, "It must be text.")
+        return values
+    shape = tuple(feature["shape"])
+    if not values:
+        return np.empty((0, *shape))
+    try:
+        column = np.array(values, object if _has_text(values) else None).astype(np.float64)
+    except (TypeError, ValueError):
+        raise _wrong(name, values[0], "It must be %s." % _wanted(shape)) from None
+    if column.shape[1:] != shape:
+        raise InvalidArgument(
+            'feature "%s" has the wrong shape' % name,
+            "It has shape %s, the run's data has %s." % (list(column.shape[1:]), list(shape)),
+            "Give it %s." % _wanted(shape),
+        )
+    if not np.isfinite(column).all():
+        raise NullArgument(
+            'feature "%s" is NULL, NaN or infinite' % name, None, "The run was trained without such values."
+        )
+    return column
+
+
+def _has_text(values: Any) -> bool:
+    """PostgreSQL writes NaN and infinities as text into JSON; other text is refused."""
+    if isinstance(values, list):
+        return any(_has_text(value) for value in values)
+    if isinstance(values, str) and math.isfinite(float(values)):
+        raise ValueError(values)
+    return isinstance(values, str)
+
+
+def _wanted(shape: Tuple[int, ...]) -> str:
+    return "an array of shape %s" % list(shape) if shape else "a number"
+
+
+def _wrong(name: str, value: Any, hint: str) -> InvalidArgument:
+    return InvalidArgument(
+        'feature "%s" has a value of the wrong type' % name, "It is %s." % repr(value)[:100], hint
+    )
