@@ -15,13 +15,17 @@ help: ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 	@echo 'SEGMENTS=4 make demo    takes four segments instead of two'
 
-env: ## install what is missing: PostgreSQL, plpython3u, a Python environment
+# The scripts need Debian's Python, which a bare machine may lack.
+/usr/bin/python3:
+	apt-get -q -y update && apt-get -q -y --no-install-recommends install python3
+
+env: /usr/bin/python3 ## install what is missing: PostgreSQL, plpython3u, a Python environment
 	@$(CLUSTER) env
 
-env-dev:
+env-dev: /usr/bin/python3
 	@$(CLUSTER) env --dev
 
-build: ## write the extension's script and control file to build/
+build: /usr/bin/python3 ## write the extension's script and control file to build/
 	@scripts/build.py
 
 cluster: env ## start the embedded cluster; the last line is the demo role's connection string
