@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 from cerebro_udf import definition as definitions
 from cerebro_udf import encoders as encoding
@@ -13,19 +13,18 @@ from cerebro_udf.catalog import Ledger, best_trial, stored_run, stored_state
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import search
 from cerebro_udf.coordinator.links import Reply
+from cerebro_udf.coordinator.load import Loader, verify
 from cerebro_udf.coordinator.loop import SUMMARIZE, Loop, Trial, cells
 from cerebro_udf.coordinator.scheduler import Scheduler
 from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.source import Source, describe
 from cerebro_udf.engines.base import Shard
 from cerebro_udf.engines.postgres import SELF, PostgresEngine
-from cerebro_udf.errors import AlreadyExists, BadData, ClientGone, DataChanged, InUse, NotFound, ReadOnly
+from cerebro_udf.errors import AlreadyExists, BadData, ClientGone, InUse, NotFound, ReadOnly
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment import seeds
 
 LEDGER_STOP_SECONDS = 0.35
-
-_ENCODE = "select cerebro_internal.worker_encode($1)::text"
 
 Row = Tuple[int, Optional[float], Optional[int], str, str, Optional[str]]
 
@@ -102,12 +101,19 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: PostgresEngine, ledger: Ledger
 
 
 def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source, options, record: dict) -> List[Row]:
-    """Load, then loop to the end; whatever happens, leave segments idle and the run's state true."""
+    """Load, start, then loop to the end; whatever happens, leave segments idle and the run's state true."""
     faults.reset(record["name"])
     loop: Optional[Loop] = None
     try:
+        segments.share_hosts()
+        loader = Loader(segments, table, options, record["name"], options.nulls, options.validation, options.memory)
+        stats, encoders = loader.load(), record["encoders"]
+        if encoders is None:
+            encoders = encoding.merge(loader.features, loader.label, stats, options.nulls, options.validation)
+        else:
+            verify([shard.segment for shard in segments.shards], record["plan"]["stats"], stats)
         segments.start()
-        stats, encoders = _prepare(segments, table, options, record)
+        loader.encode(encoders)
         rows = [(s["train_rows"], s["validation_rows"]) for s in stats]
         names = _metric_names(options)
         rank = run_options.rank(options, names, any(held for _, held in rows))
@@ -121,7 +127,8 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         loop = Loop(
             plpy, pulse,
             {"name": record["name"], "id": record["id"], "epochs": options.epochs, "checkpoint": options.checkpoint, "seed": options.seed},
-            segments, ledger, scheduler, trials, rank, rows,
+            segments, ledger, scheduler, trials, rank, rows, options.max_retries,
+            lambda number: loader.again(number, stats[number], encoders),
         )  # fmt: skip
         loop.go()
         ledger.end("done", None)
@@ -138,37 +145,6 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         ledger.unlock()
     ranked = _ranked([_shown(trial) for trial in trials.values()], rank[1])
     return [(t["trial"], t["metric"], t["best_epoch"], json.dumps(t["params"]), t["state"], t["error"]) for t in ranked]
-
-
-def _prepare(segments: Segments, table: Source, options, record: dict) -> Tuple[List[dict], dict]:
-    """Read every shard once, merge what encoding needs, and encode; verifies the shards of a resumed run."""
-    settings = {"run": record["name"], "nulls": options.nulls, "seed": options.seed, "validation": options.validation}
-    stats = _load(segments, table, options, settings, options.memory)
-    encoders = record["encoders"]
-    if encoders is None:
-        features, label = table.feature_specs(options.encoders), table.label_spec(options.task)
-        encoders = encoding.merge(features, label, stats, options.nulls, options.validation)
-    else:
-        for shard, before, now in zip(segments.shards, record["plan"]["stats"], stats):
-            if (before["rows"], before["checksum"]) != (now["rows"], now["checksum"]):
-                raise DataChanged(
-                    'the rows of segment "%s" have changed since the run began' % shard.segment,
-                    "It held %d rows then, and %d now; contents or order differ." % (before["rows"], now["rows"]),
-                    'Begin anew with options {"if_exists": "replace"}, or put the rows back.',
-                )
-    segments.call(_ENCODE, lambda n: {"run": record["name"], "encoders": encoders})
-    return stats, encoders
-
-
-def _load(segments: Segments, table: Source, options, settings: dict, memory: Any) -> List[dict]:
-    """Have every segment read its shard once; gives each shard's statistics."""
-    columns = {"features": table.feature_specs(options.encoders), "label": table.label_spec(options.task)}
-
-    def spec(number: int) -> dict:
-        reads = segments.shards[number].to_json()["reads"]
-        return {**settings, **columns, "reads": reads, "memory_bytes": segments.memory_bytes(number, memory)}
-
-    return segments.call("select cerebro_internal.worker_load($1)::text", spec)
 
 
 def _figures(stats: dict) -> dict:
@@ -292,11 +268,12 @@ def evaluate(plpy, gd: dict, run: str, source: str, options: dict) -> List[Tuple
     segments.connect()
     segments.check_policies()
     try:
-        segments.start()
-        everything = {"run": order["run"], "nulls": nulls, "seed": fitted.seed, "validation": 1.0}
-        stats = _load(segments, table, fitted, everything, memory)
+        segments.share_hosts()
+        loader = Loader(segments, table, fitted, order["run"], nulls, 1.0, memory)
+        stats = loader.load()
         encoding.refuse_unusable(stats, nulls)
-        segments.call(_ENCODE, lambda n: {"run": order["run"], "encoders": encoders})
+        segments.start()
+        loader.encode(encoders)
         blobs: Dict[int, bytes] = {}
 
         def validated(reply: Reply, shard: int) -> None:
@@ -309,7 +286,7 @@ def evaluate(plpy, gd: dict, run: str, source: str, options: dict) -> List[Tuple
             segments.post_visit(n, {**order, "shard": n}, chunks, lambda reply, n=n: validated(reply, n))
         segments.wait()
         results = segments.call(
-            SUMMARIZE, [held[0]], {"run": order["run"], "program": program}, [blobs[shard] for shard in held]
+            SUMMARIZE, {"run": order["run"], "program": program}, [blobs[shard] for shard in held], numbers=held[:1]
         )[0]
     except BaseException:
         segments.rest()

@@ -13,9 +13,9 @@ from typing import Callable, Dict, List, Optional, Tuple
 
 from cerebro_udf import faults
 from cerebro_udf.catalog import CHUNK_BYTES, Ledger, finite
-from cerebro_udf.coordinator.links import Reply, pump
+from cerebro_udf.coordinator.links import Link, Reply, pump
 from cerebro_udf.coordinator.scheduler import Order, Scheduler
-from cerebro_udf.coordinator.segments import Segments
+from cerebro_udf.coordinator.segments import LinkBroken, Segments
 from cerebro_udf.errors import InvalidArgument, nearest
 
 PROGRESS_SECONDS = 0.5
@@ -58,15 +58,20 @@ class Loop:
         scheduler: Knows every trial already.
         trials: By number.
         rank: Metric name and ``min`` or ``max``.
-        validation_rows: Rows for validation of each shard.
+        rows: Rows to train on and rows for validation, of each shard.
+        retries: How many lost links are repaired before the run fails.
+        reload: Reads and encodes one shard again, in a fresh session of its segment.
     """
 
     def __init__(self, plpy, pulse, run: dict, segments: Segments, ledger: Ledger, scheduler: Scheduler,
-                 trials: Dict[int, Trial], rank: Tuple[str, str], rows: List[Tuple[int, int]]):  # fmt: skip
+                 trials: Dict[int, Trial], rank: Tuple[str, str], rows: List[Tuple[int, int]], retries: int,
+                 reload: Callable[[int], None]):  # fmt: skip
         self._plpy, self._pulse, self._run = plpy, pulse, run
         self._segments, self._links, self._ledger = segments, segments.links, ledger
+        self._retries, self._reload = retries, reload
         self._scheduler, self._trials, self._rank, self._rows = scheduler, trials, rank, rows
         self._current: Dict[int, Order] = {}  # segment -> the order it works on
+        self._summaries: Dict[int, Callable[[], None]] = {}  # segment -> asks it again for the summary it works on
         self._progress_at = 0.0
         self.visits_done = 0
         self.began = False  # whether a visit has been ordered: from then on the run stays
@@ -88,7 +93,10 @@ class Loop:
         while not self._scheduler.finished or any(link.busy for link in self._links):
             self._dispatch()
             for reply in pump(self._links + [self._ledger.link], self._pulse):
-                reply.tag(reply)
+                try:
+                    reply.tag(reply)
+                except LinkBroken as error:
+                    self._repair(reply.link, error)
             self._publish()
         self._ledger.flush()
         faults.reach(self._plpy, "before-done", self._run["name"])
@@ -135,6 +143,21 @@ class Loop:
         self._segments.post_visit(order.shard, message, trial.state, lambda reply: self._visited(order, trial, reply))
         self.began = True
         faults.reach(self._plpy, "order-sent", self._run["name"])
+
+    def _repair(self, link: Link, error: LinkBroken) -> None:
+        """Open a lost link again and order its visit anew; the trial's state before that visit is still here."""
+        if self._retries <= 0:
+            raise error
+        self._retries -= 1
+        number = self._links.index(link)
+        self._plpy.notice("%s (%s); trying again" % (error.message, error.detail))
+        self._segments.reopen(number)
+        self._reload(number)
+        order = self._current.pop(number, None)
+        if order is not None:
+            self._scheduler.requeue(order)
+        elif number in self._summaries:
+            self._summaries[number]()
 
     # -- replies --
 
@@ -205,10 +228,15 @@ class Loop:
             # In shard order, so that the sums do not depend on who was first. This link is idle: it has just reported.
             blobs = [trial.accumulators[shard] for shard in sorted(trial.accumulators)]
             trial.accumulators = {}
-            self._segments.post(
+            self._summaries[order.shard] = lambda: self._segments.post(
                 order.shard, SUMMARIZE, {"run": self._run["name"], "program": trial.order["program"]}, blobs,
-                then=lambda reply: self._epoch_end(order, trial, json.loads(reply.rows[0][0])),
+                then=lambda reply: self._summarized(order, trial, reply),
             )  # fmt: skip
+            self._summaries[order.shard]()
+
+    def _summarized(self, order: Order, trial: Trial, reply: Reply) -> None:
+        del self._summaries[order.shard]
+        self._epoch_end(order, trial, json.loads(reply.rows[0][0]))
 
     def _visit_done(self, order: Order, report: dict) -> None:
         self._current.pop(order.shard, None)

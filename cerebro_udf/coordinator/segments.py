@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import cerebro_udf
@@ -12,8 +13,12 @@ from cerebro_udf.coordinator.links import Address, Link, RemoteError, Reply, ask
 from cerebro_udf.engines.base import Engine, Shard
 from cerebro_udf.errors import CerebroError, NotSupported, SegmentNotReady, SegmentUnreachable
 
+REOPEN_SECONDS = 30.0  # a crashed server is back within a few seconds
+REOPEN_PAUSE_SECONDS = 0.5
 STOP_SECONDS = 0.35  # to cancel and drain; a link inside an indivisible step is given up then
 DEFAULT_MEMORY_SHARE = 0.5  # of what is available when the run begins, for all workers on a host together
+
+_START = "select cerebro_internal.worker_start($1)::text"
 
 SETTINGS = {
     "synchronize_seqscans": "off", "max_parallel_workers_per_gather": "0", "row_security": "on", "lock_timeout": "10s",
@@ -21,6 +26,10 @@ SETTINGS = {
     "TimeZone": "UTC", "DateStyle": "ISO", "extra_float_digits": "3", "search_path": "pg_catalog, pg_temp",
     "client_connection_check_interval": "500ms", "client_min_messages": "notice", "jit": "off",
 }  # fmt: skip
+
+
+class LinkBroken(SegmentUnreachable):
+    """A session that was open is gone; nothing else is known."""
 
 
 class Segments:
@@ -54,9 +63,7 @@ class Segments:
         self.links = [self._open(key) for key in self._keys]
         try:
             facts = self.call("select cerebro_internal.worker_hello()::text")
-        except CerebroError as error:
-            if error.sqlstate != SegmentUnreachable.sqlstate:
-                raise
+        except LinkBroken:
             self.links = [self._open(key) for key in self._keys]  # a warm link had died meanwhile: once more
             facts = self.call("select cerebro_internal.worker_hello()::text")
         for link, fact in zip(self.links, facts):
@@ -82,8 +89,8 @@ class Segments:
             self._warm[key] = link
         return link
 
-    def start(self) -> None:
-        """Start TensorFlow in every worker, with the host's cores shared out among the workers on it."""
+    def share_hosts(self) -> None:
+        """Share the cores and the memory of each host out among the workers on it; comes before loading."""
         workers: Dict[str, int] = {}
         for link in self.links:
             workers[link.facts["boot_id"]] = workers.get(link.facts["boot_id"], 0) + 1
@@ -97,7 +104,10 @@ class Segments:
                 link.facts = facts
             link.facts["threads"] = threads
             link.facts["workers_on_host"] = workers[link.facts["boot_id"]]
-        self.call("select cerebro_internal.worker_start($1)::text", lambda n: {"threads": self.links[n].facts["threads"]})
+
+    def start(self) -> None:
+        """Start TensorFlow in every worker. This takes seconds: after loading, so that unusable data is told at once."""
+        self.call(_START, lambda n: {"threads": self.links[n].facts["threads"]})
 
     def check_policies(self) -> None:
         """Refuse a source with row security whose foreign leaves have none of their own.
@@ -184,7 +194,7 @@ class Segments:
         address, error = reply.link.address, reply.error
         name = self.shards[self.links.index(reply.link)].segment
         if error.sqlstate is None:
-            return SegmentUnreachable(
+            return LinkBroken(
                 'the link to segment "%s" broke' % name, error.message, "See the server log at %s, then resume the run." % address
             )
         if error.sqlstate in ("3F000", "42883") and "cerebro_internal" in error.message:
@@ -203,6 +213,28 @@ class Segments:
             raise_remote(error, name)
         except CerebroError as translated:
             return translated
+
+    def reopen(self, number: int) -> None:
+        """Open a lost link again, with TensorFlow started; a server that is recovering is given time.
+
+        Raises:
+            SegmentUnreachable, NotAuthenticated, SegmentNotReady: it did not come back.
+        """
+        deadline = time.monotonic() + REOPEN_SECONDS
+        facts = self.links[number].facts
+        while True:
+            try:
+                self.links[number] = self._open(self._keys[number])
+                self.links[number].facts = facts
+                self.call(_START, {"threads": facts["threads"]}, numbers=[number])
+                return
+            except SegmentUnreachable:
+                if time.monotonic() > deadline:
+                    raise
+            pause = time.monotonic() + REOPEN_PAUSE_SECONDS
+            while time.monotonic() < pause:
+                self._pulse.check()
+                time.sleep(0.02)
 
     def sizes(self, number: int, query: str, relations: List[str]) -> Tuple[int, int]:
         """Rows (the server's estimate) and bytes of relations on one segment."""

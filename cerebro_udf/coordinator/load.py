@@ -1,0 +1,65 @@
+"""Have segments read their shards: once for a run, and once more where a session was lost."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Sequence
+
+from cerebro_udf.coordinator.options import Options
+from cerebro_udf.coordinator.segments import Segments
+from cerebro_udf.coordinator.source import Source
+from cerebro_udf.errors import DataChanged
+
+
+class Loader:
+    """Loads and encodes shards under one key, by which visits name them.
+
+    Args:
+        segments: Connected and started.
+        table: The source, under the caller's rights.
+        options: Of the run: encoders, task, seed.
+        key: What visits will say in ``run``.
+        nulls: ``error`` or ``skip``.
+        validation: Fraction of the rows that are held out; 1.0 for all.
+        memory: ``options.memory`` of this call.
+    """
+
+    def __init__(self, segments: Segments, table: Source, options: Options, key: str, nulls: str, validation: float, memory: Any):
+        self.features, self.label = table.feature_specs(options.encoders), table.label_spec(options.task)
+        self._segments, self._key, self._memory = segments, key, memory
+        self._settings = {"run": key, "nulls": nulls, "seed": options.seed, "validation": validation}
+
+    def load(self, numbers: Optional[List[int]] = None) -> List[dict]:
+        """Have segments (all by default) read their shards; gives each shard's statistics."""
+        return self._segments.call("select cerebro_internal.worker_load($1)::text", self._spec, numbers=numbers)
+
+    def _spec(self, number: int) -> dict:
+        return {
+            **self._settings, "features": self.features, "label": self.label,
+            "reads": self._segments.shards[number].to_json()["reads"],
+            "memory_bytes": self._segments.memory_bytes(number, self._memory),
+        }  # fmt: skip
+
+    def encode(self, encoders: dict, numbers: Optional[List[int]] = None) -> None:
+        """Turn what was read into arrays, with the merged statistics."""
+        spec = {"run": self._key, "encoders": encoders}
+        self._segments.call("select cerebro_internal.worker_encode($1)::text", spec, numbers=numbers)
+
+    def again(self, number: int, before: dict, encoders: dict) -> None:
+        """Read and encode one shard in a fresh session, and see that it is the same."""
+        verify([self._segments.shards[number].segment], [before], self.load([number]))
+        self.encode(encoders, [number])
+
+
+def verify(segments: Sequence[str], before: Sequence[dict], now: Sequence[dict]) -> None:
+    """Refuse shards whose rows, or their order, are not what a run began with.
+
+    Raises:
+        DataChanged: ML002.
+    """
+    for segment, old, new in zip(segments, before, now):
+        if (old["rows"], old["checksum"]) != (new["rows"], new["checksum"]):
+            raise DataChanged(
+                'the rows of segment "%s" have changed since the run began' % segment,
+                "It held %d rows then, and %d now; contents or order differ." % (old["rows"], new["rows"]),
+                'Begin anew with options {"if_exists": "replace"}, or put the rows back.',
+            )
