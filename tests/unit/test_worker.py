@@ -1,6 +1,8 @@
 """What the coordinator asks of a segment: in this process, with a stand-in for plpy that answers nothing."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -69,10 +71,9 @@ def raw_rows(n, seed):
     return [{"scalars": send(rng.normal(size=3)), "label": int(rng.integers(0, 3)) * 10} for _ in range(n)]
 
 
-def loaded(rows, gd, validation=0.25, start=True):
+def loaded(rows, gd, validation=0.25):
     plpy = Plpy(rows)
-    if start:
-        worker.start(plpy, gd, {"threads": 2})
+    worker._session(gd).threads = 2  # TensorFlow runs in this process already, with threads of its own choice
     spec = {"run": RUN, "reads": [{"relation": "t", "where": None, "columns": {n: n for n in "abcy"}}],
             "features": FEATURES, "label": LABEL, "nulls": "error", "seed": 7, "validation": validation,
             "memory_bytes": None}  # fmt: skip
@@ -110,16 +111,11 @@ def two():
 
 
 def test_hello_reports_versions_cores_and_memory_without_tensorflow():
-    import subprocess
-    import sys
-
     code = (
         "import sys, json; from cerebro_udf.segment import worker; print(json.dumps(worker.hello(None, {})));"
         "assert not {'tensorflow', 'keras'} & set(sys.modules)"
     )
-    facts = json.loads(
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    )
+    facts = in_a_process(code)
     assert facts["cores"] >= 1 and 0 < facts["memory_available"] <= facts["memory_total"]
     assert facts["threads"] is None and facts["tensorflow"] and facts["keras"] and facts["cerebro"]
 
@@ -137,12 +133,36 @@ def test_a_control_group_limits_the_memory(monkeypatch):
     assert worker._memory() == (1024000, 819200)
 
 
+def in_a_process(code):
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
 def test_start_is_idempotent_but_its_threads_are_fixed():
-    gd = {}
-    worker.start(None, gd, {"threads": 2})
-    assert worker.start(None, gd, {"threads": 2})["threads"] == worker.hello(None, gd)["threads"] == 2
-    with pytest.raises(errors.NotReady, match="2 threads, not 3"):
-        worker.start(None, gd, {"threads": 3})
+    told = in_a_process("""
+import json
+from cerebro_udf import errors
+from cerebro_udf.segment import worker
+gd = {}
+worker.start(None, gd, {"threads": 2})
+again = worker.start(None, gd, {"threads": 2})
+import tensorflow as tf
+from cerebro_udf.segment import network
+try:
+    worker.start(None, gd, {"threads": 3})
+except errors.NotReady as error:
+    refused = str(error)
+tf.constant(1)
+try:
+    worker.start(None, {}, {"threads": 3})
+except errors.NotReady as error:
+    running = str(error)
+print(json.dumps([again["threads"], worker.hello(None, gd)["threads"], refused, running,
+                  tf.config.threading.get_intra_op_parallelism_threads()]))
+""")
+    assert told[:2] == [2, 2] and told[4] == 2
+    assert "2 threads, not 3" in told[2] and "already runs" in told[3]
 
 
 def test_an_epoch_over_two_segments_is_sequential_sgd_and_validates(two):
