@@ -1,0 +1,55 @@
+"""What a run left in the catalog, read back for comparison: by plain SQL and the safetensors library."""
+
+from __future__ import annotations
+
+import numpy as np
+from safetensors.numpy import load
+
+from tests.cluster import ROLE, Cluster
+
+
+def states(cluster: Cluster, run: str, role: str = ROLE) -> dict[tuple[int, int], bytes]:
+    """The kept states of a run, chunks joined: (trial, seq) -> blob."""
+    rows = cluster.coordinator.execute(
+        "select s.trial, s.seq, s.data from cerebro_internal.state s join cerebro_internal.run r on r.id = s.run"
+        " where r.name = %s and r.owner = %s order by s.trial, s.seq, s.chunk",
+        [run, role],
+    )
+    blobs: dict[tuple[int, int], bytes] = {}
+    for trial, seq, data in rows:
+        blobs[trial, seq] = blobs.get((trial, seq), b"") + data
+    return blobs
+
+
+def arrays(blob: bytes) -> dict[str, np.ndarray]:
+    """The arrays of a state by name: model/0 …, optimizer/0 …, metric/0 …"""
+    return load(blob)
+
+
+def history(cluster: Cluster, run: str, role: str = ROLE) -> list[tuple]:
+    """What training gave after each epoch of each trial, without times."""
+    return cluster.coordinator.execute(
+        "select trial, epoch, metrics, learning_rate from cerebro.epoch where run = %s and owner = %s order by trial, epoch",
+        [run, role],
+    )
+
+
+def ranking(cluster: Cluster, run: str, role: str = ROLE) -> list[tuple]:
+    return cluster.coordinator.execute(
+        "select trial, params, state, metric, best_epoch, error from cerebro.trial where run = %s and owner = %s order by trial",
+        [run, role],
+    )
+
+
+def everything(cluster: Cluster, run: str, role: str = ROLE) -> tuple:
+    """All that must be equal, bit for bit, of two runs that are said to be the same."""
+    return history(cluster, run, role), ranking(cluster, run, role), states(cluster, run, role)
+
+
+def visits(cluster: Cluster, run: str, phase: str = "train", role: str = ROLE) -> list[tuple]:
+    """(trial, epoch, shard, position, state, attempt, rows) of every visit, in visiting order."""
+    return cluster.coordinator.execute(
+        "select trial, epoch, shard, position, state, attempt, rows from cerebro.visit"
+        " where run = %s and owner = %s and phase = %s order by trial, epoch, position, shard",
+        [run, role, phase],
+    )
