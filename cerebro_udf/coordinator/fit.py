@@ -20,7 +20,7 @@ from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.source import Source, describe
 from cerebro_udf.engines.base import Shard
 from cerebro_udf.engines.postgres import SELF, PostgresEngine
-from cerebro_udf.errors import AlreadyExists, BadData, ClientGone, InUse, NotFound, ReadOnly
+from cerebro_udf.errors import AlreadyExists, BadData, ClientGone, InUse, InvalidArgument, NotFound, ReadOnly, nearest
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment import seeds
 
@@ -42,6 +42,11 @@ def fit(plpy, gd: dict, run: str, source: str, model: str, label: str, features:
         parsed.seed = random.SystemRandom().randrange(2**31)
     search.trials(parsed.search, parsed.seed, definition, parsed)  # refuses a space that makes no sense
     table = describe(plpy, source, features, label)
+    for column in parsed.encoders:
+        if column not in table.features:
+            raise InvalidArgument(
+                'option encoders names "%s", which is not a feature' % column, None, nearest(column, table.features)
+            )
     pulse = Pulse(plpy)
     engine = PostgresEngine(plpy)
     shards = engine.shards(table, parsed.segments)
@@ -264,14 +269,13 @@ def evaluate(plpy, gd: dict, run: str, source: str, options: dict) -> List[Tuple
     encoders = record["encoders"]
     order, program = _order(fitted, trial["params"], record["definition"], encoders)
     order.update(run="evaluate " + run, trial=trial["trial"], epoch=1, phase="validate", seed=fitted.seed, first=True, last=True)
-    nulls, memory = parsed["nulls"] or fitted.nulls, parsed["memory"]
     segments.connect()
     segments.check_policies()
     try:
         segments.share_hosts()
-        loader = Loader(segments, table, fitted, order["run"], nulls, 1.0, memory)
+        loader = Loader(segments, table, fitted, order["run"], parsed["nulls"], 1.0, parsed["memory"])
         stats = loader.load()
-        encoding.refuse_unusable(stats, nulls)
+        encoding.refuse_unusable(stats, parsed["nulls"])
         segments.start()
         loader.encode(encoders)
         blobs: Dict[int, bytes] = {}

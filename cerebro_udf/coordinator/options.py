@@ -106,8 +106,8 @@ def parse(options: Optional[dict], definition: dict) -> Options:
 
 
 def parse_evaluate(options: Optional[dict]) -> Dict[str, Any]:
-    """Check the options of ``evaluate``: trial, segments, nulls, memory, batch_size; all keys are in the result."""
-    defaults = {"trial": None, "segments": None, "nulls": "error", "memory": None, "batch_size": 32}
+    """Check the options of ``evaluate``: trial, segments, nulls, memory; all keys are in the result."""
+    defaults = {"trial": None, "segments": None, "nulls": "error", "memory": None}
     return {**defaults, **_read(options, {key: _READERS.get(key, _trial) for key in defaults})}
 
 
