@@ -141,7 +141,7 @@ def check_metric(value: Any) -> Any:
         process). ``accuracy``, ``acc``, ``crossentropy`` and ``ce`` stay strings: Keras chooses the class by
         the model's output.
     """
-    if isinstance(value, str) and value in names.METRICS_BY_OUTPUT:
+    if _is_known(value, names.METRICS_BY_OUTPUT):
         return value
     metric = _Walk("metrics").named(_METRIC, value, "metrics")
     if isinstance(value, str):  # Keras reports a metric under the name it was asked for
@@ -213,6 +213,10 @@ def _missing(name: str, path: str) -> InvalidArgument:
 def _show(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _is_known(name: Any, known: Iterable[str]) -> bool:
+    return isinstance(name, str) and name in known
 
 
 def _is_placeholder(value: Any) -> bool:
@@ -289,7 +293,10 @@ class _Walk:
         if not isinstance(layers, list) or not layers:
             raise self.error("no layers", "%s.layers" % path, layers, "Give a list, one entry a layer.")
         result = {"name": config.get("name") or name.lower(), "trainable": config.get("trainable", True)}
-        self.plain(result["name"], "%s.name" % path)
+        if not isinstance(self.plain(result["name"], "%s.name" % path), str):
+            raise self.error("a model's name must be text", "%s.name" % path, result["name"])
+        if not isinstance(result["trainable"], bool):
+            raise self.error("must be true or false", "%s.trainable" % path, result["trainable"])
         if config.get("dtype") is not None:
             result["dtype"] = self.dtype(config["dtype"], "%s.dtype" % path)
         if name == "Functional":
@@ -316,6 +323,8 @@ class _Walk:
             name = layer["config"].get("name")
             if name is None or _is_placeholder(name):
                 continue
+            if not isinstance(name, str):
+                raise self.error("a layer's name must be text", "%s[%d]" % (path, index), name)
             if name in seen:
                 raise self.error("two layers of one name", "%s[%d]" % (path, index), name)
             seen.add(name)
@@ -330,7 +339,8 @@ class _Walk:
         """Check objects in a part that is dropped: optimizers, schedules, losses and metrics of Keras."""
         if isinstance(value, dict) and "class_name" in value:
             if value["class_name"] == "function":
-                if value.get("module") != "builtins" or value.get("config") not in names.LOSS_ALIASES:
+                name = value.get("config")
+                if value.get("module") != "builtins" or not _is_known(name, names.LOSS_ALIASES):
                     raise self.code(value, path)
                 return
             self.serialized(value, path)
@@ -354,7 +364,7 @@ class _Walk:
         """A layer or operation of a Functional model, with the edges that lead to it."""
         if not isinstance(value, dict) or "class_name" not in value:
             raise self.error("not a serialized layer", path, value)
-        if value.get("module") in names.OPERATIONS:
+        if _is_known(value.get("module"), names.OPERATIONS):
             result = self.operation(value, path)
         else:
             result = self.layer(value, path)
@@ -394,9 +404,9 @@ class _Walk:
 
     def layer(self, value: Any, path: str) -> dict:
         if isinstance(value, dict) and "class_name" in value:
+            self.serialized(value, path)
             name = "Functional" if value["class_name"] == "Model" else value["class_name"]
             if name in _MODEL_MODULES:
-                self.serialized(value, path)
                 return self.full_model(name, value, path)
             if value.get("module") is None:
                 raise self.error(
@@ -508,7 +518,7 @@ class _Walk:
                 hint = nearest(layer["class_name"], names.ACTIVATIONS)
                 raise self.error("not an activation", path, layer["class_name"], hint)
             return layer
-        if not isinstance(value, str) or value not in names.ACTIVATIONS:
+        if not _is_known(value, names.ACTIVATIONS):
             raise self.error("unknown activation", path, value, nearest(str(value), names.ACTIVATIONS))
         return value
 
@@ -522,7 +532,7 @@ class _Walk:
             return {"module": "keras", "class_name": "DTypePolicy", "config": config, "registered_name": None}
         if _is_placeholder(value):
             return value
-        if not isinstance(value, str) or value not in names.DTYPES:
+        if not _is_known(value, names.DTYPES):
             raise self.error("unknown dtype", path, value, nearest(str(value), names.DTYPES))
         return value
 
@@ -567,7 +577,7 @@ class _Walk:
         if isinstance(value, (list, tuple)):
             return [self.plain(item, "%s[%d]" % (path, i), tensors, text) for i, item in enumerate(value)]
         if isinstance(value, dict):
-            if "class_name" in value and not (tensors and value["class_name"] in _NODE_OBJECTS):
+            if "class_name" in value and not (tensors and _is_known(value["class_name"], _NODE_OBJECTS)):
                 raise self.code(value, path)
             if value.get("class_name") == "__keras_tensor__":
                 return self.tensor(value, path)

@@ -6,7 +6,7 @@ import json
 import os
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro_udf import definition, keras_names
@@ -113,6 +113,141 @@ def test_whatever_json_comes_it_is_refused_cleanly_or_accepted(value):
         definition.check(value)
     except InvalidArgument as error:
         assert error.sqlstate == "22023" and error.message
+
+
+# Every kind of place that the walk knows, in a model that it takes.
+EVERYTHING = {
+    "module": "keras.src.models.functional",
+    "class_name": "Functional",
+    "registered_name": "Functional",
+    "compile_config": {
+        "optimizer": {"module": "keras.optimizers", "class_name": "Adam", "config": {"learning_rate": 0.1}},
+        "loss": {"module": "builtins", "class_name": "function", "config": "mean_squared_error"},
+        "metrics": ["accuracy"],
+    },
+    "config": {
+        "name": "everything",
+        "trainable": True,
+        "layers": [
+            {
+                "module": "keras.layers",
+                "class_name": "InputLayer",
+                "config": {"batch_shape": [None, 4]},
+                "name": "in",
+            },
+            {
+                "module": "keras.layers",
+                "class_name": "Dense",
+                "name": "dense",
+                "config": {
+                    "units": 2,
+                    "dtype": {"module": "keras", "class_name": "DTypePolicy", "config": {"name": "float32"}},
+                    "activation": {"module": "builtins", "class_name": "function", "config": "relu"},
+                    "kernel_initializer": {
+                        "module": "keras.initializers",
+                        "class_name": "Zeros",
+                        "config": {},
+                    },
+                    "kernel_regularizer": {"L2": {"l2": 0.1}},
+                    "bias_constraint": "non_neg",
+                    "name": "dense",
+                },
+                "inbound_nodes": [
+                    {
+                        "args": [
+                            {"class_name": "__keras_tensor__", "config": {"keras_history": ["in", 0, 0]}}
+                        ],
+                        "kwargs": {"mask": None},
+                    }
+                ],
+            },
+            {
+                "module": "keras.src.ops.numpy",
+                "class_name": "GetItem",
+                "config": {"name": "get_item"},
+                "name": "get_item",
+                "registered_name": "GetItem",
+                "inbound_nodes": [
+                    {
+                        "args": [
+                            {"class_name": "__slice__", "config": {"start": None, "stop": 1, "step": None}}
+                        ]
+                    }
+                ],
+            },
+            {
+                "module": "keras.layers",
+                "class_name": "Bidirectional",
+                "name": "both",
+                "config": {
+                    "layer": {"module": "keras.layers", "class_name": "LSTM", "config": {"units": "$units"}}
+                },
+            },
+            {
+                "module": "keras.layers",
+                "class_name": "StringLookup",
+                "name": "words",
+                "config": {"vocabulary": ["a/b"]},
+                "build_config": {"input_shape": [None, 4]},
+            },
+        ],
+        "input_layers": ["in", 0, 0],
+        "output_layers": ["dense", 0, 0],
+    },
+}
+
+
+def places(value, path=()):
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, path + (key,))
+
+
+@given(
+    st.sampled_from([path for path in places(EVERYTHING) if path]),
+    st.sampled_from(
+        [
+            None,
+            True,
+            0,
+            -1.5,
+            "",
+            "x",
+            "$x",
+            "/etc/passwd",
+            [],
+            [[]],
+            {},
+            {"x": []},
+            {"class_name": []},
+            {"class_name": "x"},
+            {"class_name": "function", "config": []},
+            {"Lambda": {}},
+            ["Lambda"],
+        ]
+    ),
+    st.sampled_from(["replace", "rename"]),
+)
+@settings(max_examples=600, deadline=None)
+def test_a_definition_damaged_anywhere_is_refused_cleanly_or_still_sound(path, value, how):
+    definition.bind(EVERYTHING, {"units": 3})
+    damaged = copy.deepcopy(EVERYTHING)
+    parent = damaged
+    for key in path[:-1]:
+        parent = parent[key]
+    if how == "replace":
+        parent[path[-1]] = value
+    elif isinstance(parent, dict):
+        parent["extra"] = parent.pop(path[-1])
+    try:
+        bound = definition.bind(definition.check(damaged), {"units": 3, "x": 1})
+    except InvalidArgument as error:
+        assert error.detail and error.hint
+    else:
+        text = json.dumps(bound)
+        assert '"class_name": "Lambda"' not in text and "compile_config" not in text
+        assert "/etc" not in text or "vocabulary" in path  # the words of a vocabulary are data
 
 
 # ---- what is refused, with the place and the repair
