@@ -368,7 +368,7 @@ class _Walk:
             result = self.operation(value, path)
         else:
             result = self.layer(value, path)
-        name = value.get("name")
+        name = self.plain(value.get("name"), "%s.name" % path)
         if not isinstance(name, str):
             raise self.error("a layer of a Functional model without a name", path)
         nodes = value.get("inbound_nodes", [])

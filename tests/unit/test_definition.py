@@ -96,6 +96,7 @@ def test_a_bound_value_is_checked_like_the_definition(value):
         definition.bind(dense(activation="$a"), {"a": value})
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),
@@ -229,7 +230,7 @@ def places(value, path=()):
     ),
     st.sampled_from(["replace", "rename"]),
 )
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_a_definition_damaged_anywhere_is_refused_cleanly_or_still_sound(path, value, how):
     definition.bind(EVERYTHING, {"units": 3})
     damaged = copy.deepcopy(EVERYTHING)
