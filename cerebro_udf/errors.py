@@ -165,12 +165,6 @@ class ClientGone(CerebroError):
     sqlstate = "08003"
 
 
-class RunFailed(CerebroError):
-    """The run stopped; what it had is kept and ``cerebro.resume`` goes on from there."""
-
-    sqlstate = "ML004"
-
-
 class TrialFailed(Exception):
     """This trial failed (recorded with the reason); the others go on. Never reaches a client."""
 
