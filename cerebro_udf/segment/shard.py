@@ -24,29 +24,30 @@ LARGEST_FLOAT32 = float(np.finfo(np.float32).max)  # what exceeds it would be in
 
 
 class _Buffer:
-    """Rows appended to one growing array; not-yet-used room costs no memory before it is written."""
+    """Rows appended block by block, put together once."""
 
     def __init__(self):
-        self._array: Optional[np.ndarray] = None
-        self.rows = 0
+        self._blocks: List[np.ndarray] = []
+        self.rows = self.bytes = 0
 
     def append(self, block: np.ndarray) -> None:
-        if self._array is None:
-            self._array = np.empty((max(len(block), 1024), *block.shape[1:]), block.dtype)
-        stop = self.rows + len(block)
-        if stop > len(self._array):
-            # realloc moves large blocks by remapping pages, without a second copy
-            self._array.resize((max(stop, len(self._array) * 2), *block.shape[1:]), refcheck=False)
-        self._array[self.rows : stop] = block
-        self.rows = stop
+        """Take a block; it must be an array of its own."""
+        if len(block):
+            self._blocks.append(block)
+            self.rows += len(block)
+            self.bytes += block.nbytes
 
-    @property
-    def values(self) -> np.ndarray:
-        return np.empty(0) if self._array is None else self._array[: self.rows]
-
-    @property
-    def bytes(self) -> int:
-        return 0 if self._array is None else self.rows * (self._array.nbytes // len(self._array))
+    def whole(self) -> np.ndarray:
+        """Return all rows as one array. Blocks are let go of as they are copied, so it never takes twice the room."""
+        if len(self._blocks) > 1:
+            whole = np.empty((self.rows, *self._blocks[0].shape[1:]), self._blocks[0].dtype)
+            stop = self.rows
+            while self._blocks:
+                block = self._blocks.pop()
+                whole[stop - len(block) : stop] = block
+                stop -= len(block)
+            self._blocks = [whole]
+        return self._blocks[0] if self._blocks else np.empty(0)
 
 
 class _Column:
@@ -77,7 +78,7 @@ class _Column:
         return doubles.view(np.uint64)
 
     def append(self, values: np.ndarray, validation: Optional[np.ndarray]) -> None:
-        self.digest.update(np.ascontiguousarray(values))
+        self.digest.update(values)
         train = values if validation is None else values[~validation]
         self.train.append(train)
         if validation is not None:
@@ -91,7 +92,7 @@ class _Column:
         return self.digest.digest()
 
     def part(self, name: str) -> encoders.Column:
-        return getattr(self, name).values
+        return getattr(self, name).whole()
 
     def stats(self) -> dict:
         return {"nulls": self.nulls, "nans": self.nans, "infinities": self.infinities}
@@ -174,7 +175,7 @@ class _Text(_Column):
         return self.digest.digest()
 
     def part(self, name):
-        codes = getattr(self, name).values
+        codes = getattr(self, name).whole()
         return encoders.Text(codes.astype(np.int32), list(self._codes))
 
     def stats(self):
