@@ -183,12 +183,19 @@ class Ledger:
 
     def create(self, **run: Any) -> None:
         """Begin a run as generation 1 and lock it."""
-        rows = self._read(
+
+        def created(reply: Reply) -> None:
+            if reply.error:
+                raise_remote(reply.error)
+            self.run, self.generation = int(reply.rows[0][0]), 1
+
+        self.link.post(
             "select cerebro_internal.run_create($1, $2, $3, $4, $5, $6, $7)::text",
             run["name"], run["source"], run["model"], run["definition"], run["label"], run["features"], run["options"],
+            tag=created,
         )  # fmt: skip
-        self.generation = 1
-        self.lock(int(rows[0][0]), run["name"])
+        self.flush()
+        self.lock(self.run, run["name"])
 
     def claim(self, run: int, name: str) -> None:
         """Take a run over from a driver that is gone."""
@@ -275,16 +282,25 @@ class Ledger:
 
         What cannot be written in time stays for ``resume`` to clean up: the run then shows as interrupted.
         """
+        deadline = time.monotonic() + seconds
+        self.link.clear(keep_bytes=CHUNK_BYTES // 4)
+        if self.run is None:
+            for reply in self._drain(deadline):  # the answer to ``create`` may be on its way
+                if not reply.error:
+                    reply.tag(reply)
         if self.run is None or not self.link.alive:
             return
-        self.link.clear(keep_bytes=CHUNK_BYTES // 4)
         if began:
             self.end(state, error)
         else:
-            self.link.post("select cerebro_internal.run_drop($1)", self.run, tag=None)
-        deadline = time.monotonic() + seconds
+            self.link.post("select cerebro_internal.run_drop($1)", self.run)
+        self._drain(deadline)
+
+    def _drain(self, deadline: float) -> List[Reply]:
+        replies: List[Reply] = []
         while self.link.busy and time.monotonic() < deadline:
-            pump([self.link], None, max(0.0, deadline - time.monotonic()))
+            replies += pump([self.link], None, max(0.0, deadline - time.monotonic()))
+        return replies
 
 
 def stored_run(plpy, run: str, with_encoders: bool = True) -> dict:

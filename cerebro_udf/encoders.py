@@ -100,7 +100,8 @@ def merge(
         features: Column specs ``{"name", "column", "type", "kind", "encoder"}``, in feature order.
         label: ``{"name", "column", "type", "task"}``, or None.
         shard_stats: ``segment.shard.Shard.stats()`` of every shard, in shard order.
-        nulls: The option of that name; rows with NULL, NaN or infinite values are an error or already skipped.
+        nulls: The option of that name; rows with NULL, NaN or infinite values are an error or already
+            skipped.
         validation: The fraction asked for; above 0 there must be validation rows.
 
     Raises:
@@ -393,8 +394,8 @@ class Encoding:
             label: The label column, or None.
 
         Returns:
-            ``numbers`` float32 (n, *shape) and ``codes`` int32 (n, columns) where the features have such, ``label``
-            int32 (n,) of class indexes or float32 (n,). Arrays are new, in C order.
+            ``numbers`` float32 (n, *shape) and ``codes`` int32 (n, columns) where the features have such,
+            ``label`` int32 (n,) of class indexes or float32 (n,). Arrays are new, in C order.
 
         Raises:
             BadData: a label value that the run has never seen.

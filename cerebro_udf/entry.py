@@ -120,7 +120,7 @@ def doctor(plpy, gd: dict) -> List[Tuple]:
 
 @door
 def predict(plpy, gd: dict, run: str, row: Optional[str], wanted: str, trial: Optional[int]) -> Optional[str]:
-    from cerebro_udf.segment import serve
+    from cerebro_udf import serve
 
     if row is None:
         raise NullArgument("argument row is null", None, "Give a row, an array of the features in order, or a JSON object.")

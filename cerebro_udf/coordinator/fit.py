@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Dict, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 from cerebro_udf import definition as definitions
 from cerebro_udf import encoders as encoding
 from cerebro_udf import faults
 from cerebro_udf.catalog import Ledger, best_trial, stored_run, stored_state
 from cerebro_udf.coordinator import options as run_options
-from cerebro_udf.coordinator import search
+from cerebro_udf.coordinator import programs, search
 from cerebro_udf.coordinator.links import Reply
 from cerebro_udf.coordinator.load import Loader, verify
 from cerebro_udf.coordinator.loop import SUMMARIZE, Loop, Trial, cells
@@ -20,7 +20,16 @@ from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.source import Source, describe
 from cerebro_udf.engines.base import Shard
 from cerebro_udf.engines.postgres import SELF, PostgresEngine
-from cerebro_udf.errors import AlreadyExists, BadData, ClientGone, InUse, InvalidArgument, NotFound, ReadOnly, nearest
+from cerebro_udf.errors import (
+    AlreadyExists,
+    BadData,
+    ClientGone,
+    InUse,
+    InvalidArgument,
+    NotFound,
+    ReadOnly,
+    nearest,
+)
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment import seeds
 
@@ -64,11 +73,14 @@ def fit(plpy, gd: dict, run: str, source: str, model: str, label: str, features:
         segments = Segments(plpy, gd, pulse, engine, shards)
         segments.connect()
         segments.check_policies()
-        ledger.create(
-            name=run, source=table.name, model=model, definition=definition, label=label, features=table.features,
-            options=parsed.to_json(),
-        )  # fmt: skip
-        return _drive(plpy, pulse, ledger, segments, table, parsed, ledger.find(run))
+
+        def create() -> None:
+            ledger.create(
+                name=run, source=table.name, model=model, definition=definition, label=label,
+                features=table.features, options=parsed.to_json(),
+            )  # fmt: skip
+
+        return _drive(plpy, pulse, ledger, segments, table, parsed, run, create)
     finally:
         ledger.link.close()
 
@@ -101,15 +113,18 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: PostgresEngine, ledger: Ledger
     segments = Segments(plpy, gd, pulse, engine, shards)
     segments.connect()
     segments.check_policies()
-    ledger.claim(record["id"], run)
-    return _drive(plpy, pulse, ledger, segments, table, parsed, ledger.find(run))
+    return _drive(plpy, pulse, ledger, segments, table, parsed, run, lambda: ledger.claim(record["id"], run))
 
 
-def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source, options, record: dict) -> List[Row]:
-    """Load, start, then loop to the end; whatever happens, leave segments idle and the run's state true."""
-    faults.reset(record["name"])
+def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source, options: run_options.Options, run: str,
+           take: Callable[[], None]) -> List[Row]:  # fmt: skip
+    """Take the run, load, start, then loop to the end; whatever happens, leave segments idle and the run's state true."""
+    faults.reset(run)
+    record: Optional[dict] = None
     loop: Optional[Loop] = None
     try:
+        take()
+        record = ledger.find(run)
         segments.share_hosts()
         loader = Loader(segments, table, options, record["name"], options.nulls, options.validation, options.memory)
         stats, encoders = loader.load(), record["encoders"]
@@ -139,7 +154,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         ledger.end("done", None)
         ledger.flush()
     except BaseException as error:
-        began = record["encoders"] is not None or (loop is not None and loop.began)
+        began = (record is not None and record["encoders"] is not None) or (loop is not None and loop.began)
         sqlstate = getattr(error, "sqlstate", None)
         segments.rest()
         if not isinstance(error, InUse):
@@ -174,7 +189,7 @@ def _trials(ledger: Ledger, record: dict, options, encoders: dict, scheduler: Sc
         for row in ledger.epochs(record["name"], record["owner"]):
             epochs[row["trial"]] = row["epoch"]
     for row in ledger.trials(record["id"]):
-        order, _ = _order(options, row["params"], record["definition"], encoders)
+        order = programs.order(options, row["params"], record["definition"], encoders)
         trial = Trial(row["trial"], row["params"], order, seeds.trial_seed(options.seed, row["trial"]))
         trial.status, trial.error = row["state"], row["error"]
         trial.metric, trial.best_epoch, trial.best_seq = row["metric"], row["best_epoch"], row["best_seq"]
@@ -267,7 +282,7 @@ def evaluate(plpy, gd: dict, run: str, source: str, options: dict) -> List[Tuple
     engine = PostgresEngine(plpy)
     segments = Segments(plpy, gd, pulse, engine, engine.shards(table, parsed["segments"]))
     encoders = record["encoders"]
-    order, program = _order(fitted, trial["params"], record["definition"], encoders)
+    order = programs.order(fitted, trial["params"], record["definition"], encoders)
     order.update(run="evaluate " + run, trial=trial["trial"], epoch=1, phase="validate", seed=fitted.seed, first=True, last=True)
     segments.connect()
     segments.check_policies()
@@ -290,21 +305,10 @@ def evaluate(plpy, gd: dict, run: str, source: str, options: dict) -> List[Tuple
             segments.post_visit(n, {**order, "shard": n}, chunks, lambda reply, n=n: validated(reply, n))
         segments.wait()
         results = segments.call(
-            SUMMARIZE, {"run": order["run"], "program": program}, [blobs[shard] for shard in held], numbers=held[:1]
+            SUMMARIZE, {"run": order["run"], "program": order["program"]}, [blobs[shard] for shard in held], numbers=held[:1]
         )[0]
     except BaseException:
         segments.rest()
         raise
     return list(results.items())
 
-
-def _order(options, params: dict, definition: dict, encoders: dict) -> Tuple[dict, dict]:
-    """What every order of a trial says, and the program in it."""
-    settings = search.resolve(options, params)
-    values = {"input_shape": encoding.input_shape(encoders), "classes": encoding.n_classes(encoders)}
-    program = {
-        "definition": definitions.bind(definition, {**settings["model_values"], **values}),
-        "optimizer": settings["optimizer"], "loss": settings["loss"], "metrics": settings["metrics"],
-        "encoders": encoding.model_part(encoders),
-    }  # fmt: skip
-    return {"program": program, "batch_size": settings["batch_size"], "learning_rate": settings["learning_rate"]}, program

@@ -1,4 +1,4 @@
-"""From a trial's values to the program that segments build: one place for training, evaluation and prediction."""
+"""From a trial's values to the program that segments build, for training, evaluation and prediction."""
 
 from __future__ import annotations
 
@@ -27,4 +27,14 @@ def spec(options: Options, params: Dict[str, Any], definition: dict, encoders: d
         "loss": settings["loss"],
         "metrics": settings["metrics"],
         "encoders": encoding.model_part(encoders),
+    }
+
+
+def order(options: Options, params: Dict[str, Any], definition: dict, encoders: dict) -> dict:
+    """Return what every order of a trial says: ``program``, ``batch_size`` and ``learning_rate``."""
+    settings = search.resolve(options, params)
+    return {
+        "program": spec(options, params, definition, encoders),
+        "batch_size": settings["batch_size"],
+        "learning_rate": settings["learning_rate"],
     }

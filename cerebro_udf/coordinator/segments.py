@@ -8,8 +8,8 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import cerebro_udf
 from cerebro_udf.catalog import raise_remote
-from cerebro_udf.coordinator.options import parse_bytes
 from cerebro_udf.coordinator.links import Address, Link, RemoteError, Reply, ask, configure, pump, stop
+from cerebro_udf.coordinator.options import parse_bytes
 from cerebro_udf.engines.base import Engine, Shard
 from cerebro_udf.errors import CerebroError, NotSupported, SegmentNotReady, SegmentUnreachable
 

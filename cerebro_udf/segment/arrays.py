@@ -1,7 +1,7 @@
 """PostgreSQL's binary form of arrays (``array_send``), read by strided numpy views.
 
-Layout, big-endian: int32 number of dimensions, int32 flags, int32 element type; per dimension int32 length and int32
-lower bound; per element int32 length in bytes (-1: NULL) and the value.
+Layout, big-endian: int32 number of dimensions, int32 flags, int32 element type; per dimension int32 length
+and int32 lower bound; per element int32 length in bytes (-1: NULL) and the value.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def parse(
         shape: The shape of earlier rows, None if there were none.
 
     Returns:
-        (values, nulls, shape): values of native byte order (rows without NULL, *shape); nulls bool (rows,), true where
-        the array or one of its elements is NULL; the shape, None while every row is NULL.
+        (values, nulls, shape): values of native byte order (rows without NULL, *shape); nulls bool (rows,),
+        true where the array or one of its elements is NULL; the shape, None while every row is NULL.
 
     Raises:
         RaggedArrays: a row of another shape; names both.

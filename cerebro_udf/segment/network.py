@@ -1,7 +1,7 @@
 """From a bound definition and the data's shape to a compiled Keras model.
 
-The only file that builds models. A built model has every variable that a state names: its own, the optimizer's and
-the metrics'.
+The only file that builds models. A built model has every variable that a state names: its own, the
+optimizer's and the metrics'.
 """
 
 from __future__ import annotations
@@ -69,14 +69,16 @@ def build(spec: dict, seed: int) -> Tuple[keras.Model, str]:
     """Build and compile a model, every variable made.
 
     Args:
-        spec: ``definition`` (bound), ``optimizer``, ``loss``, ``metrics``, ``encoders``; see ``program.Program``.
+        spec: ``definition`` (bound), ``optimizer``, ``loss``, ``metrics``, ``encoders``; see
+            ``program.Program``.
         seed: Of the initial weights and generators; equal seeds give equal values whatever was built before.
 
     Returns:
         (model, output): what the model's output is: ``value``, ``probability`` or ``logit``.
 
     Raises:
-        InvalidArgument: the definition isn't allowed; checked here too, since anyone may call a worker function.
+        InvalidArgument: the definition isn't allowed; checked here too, since anyone may call a worker
+            function.
         TrialFailed: the model does not fit the data.
     """
     part = encoders.model_part(spec["encoders"])
@@ -113,7 +115,7 @@ def _literal(value: Any) -> Any:
 
 
 def example(part: dict, rows: int) -> Tuple[Any, np.ndarray]:
-    """Return zeros as (x, y), in the structure that a model is fed with: x is a dict where there are both inputs."""
+    """Return zeros as (x, y), in the structure that a model is fed with, see :func:`feed`."""
     x = {}
     if part["numbers"] is not None:
         x["numbers"] = np.zeros((rows, *part["numbers"]), np.float32)
@@ -129,7 +131,7 @@ def feed(arrays: dict) -> Any:
 
 
 def _attach(body: keras.Model, part: dict) -> keras.Model:
-    """Give the user's model its input: the numbers as they are, or a head that looks text codes up in the graph."""
+    """Give the user's model its input: the numbers, or a head that looks text codes up in the graph."""
     if len(getattr(body, "inputs", None) or [None]) > 1:
         raise TrialFailed("the model has %d inputs, the data has one" % len(body.inputs))
     shape = encoders.input_shape(part)

@@ -54,24 +54,16 @@ class Predictor:
             predict, input_signature=[signature], autograph=False, jit_compile=False
         ).get_concrete_function()
 
-    @classmethod
-    def of(cls, record: dict, params: dict, chunks: Sequence[bytes]) -> Predictor:
-        """Make the predictor of a trial from a run's record (``definition``, ``options``, ``encoders``)."""
-        from cerebro_udf.coordinator import options, programs
-
-        stored = options.Options.from_json(record["options"])
-        spec = programs.spec(stored, params, record["definition"], record["encoders"])
-        return cls(record["encoders"], spec, b"".join(chunks))
-
     def row(self, values: Any) -> Tuple[Any, Optional[List[float]]]:
         """Predict one row.
 
         Args:
-            values: A dict by feature name (other keys are ignored), or a list in feature order; where the only
-                feature is an array, the array itself too.
+            values: A dict by feature name (other keys are ignored), or a list in feature order; where the
+                only feature is an array, the array itself too.
 
         Returns:
-            (value, None) for regression, (class, probabilities in the order of ``classes``) for classification.
+            (value, None) for regression, (class, probabilities in the order of ``classes``) for
+            classification.
 
         Raises:
             InvalidArgument: a feature is missing, or a value of the wrong type or shape.

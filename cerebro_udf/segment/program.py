@@ -1,7 +1,7 @@
 """A compiled model, and the training loop inside TensorFlow.
 
-The loop runs Keras' own ``train_step`` over minibatches inside one ``tf.function``, so that no Python runs per step;
-its results are bit for bit those of ``train_on_batch`` over the same minibatches.
+The loop runs Keras' own ``train_step`` over minibatches inside one ``tf.function``, so that no Python runs
+per step; its results are bit for bit those of ``train_on_batch`` over the same minibatches.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Program:
     """A compiled model that any trial with the same signature can be loaded into.
 
     Args:
-        spec: ``definition`` (bound Keras JSON), ``optimizer``, ``loss``, ``metrics`` (normalized, None: derived from
-            the label) and ``encoders`` (whole, or their ``model_part``).
+        spec: ``definition`` (bound Keras JSON), ``optimizer``, ``loss``, ``metrics`` (normalized, None:
+            derived from the label) and ``encoders`` (whole, or their ``model_part``).
 
     Raises:
         InvalidArgument: something in the spec isn't allowed.
@@ -104,7 +104,11 @@ class Program:
         return state.pack(arrays, {"program": self.signature})
 
     def set_state(self, blob: bytes, *groups: str) -> None:
-        """Assign every variable from a state; or only those of some groups (``model``, ``optimizer``, ``metric``).
+        """Assign every variable from a state, or only those of some groups.
+
+        Args:
+            blob: The state.
+            groups: Of ``model``, ``optimizer`` and ``metric``; none: all.
 
         Raises:
             StateMismatch: the blob is damaged or belongs to another program; nothing was assigned.
@@ -139,7 +143,7 @@ class Program:
         return self._pack({name: _numpy(variable) for name, variable in self._named("metric").items()})
 
     def results(self, accumulators: Optional[bytes] = None) -> Dict[str, Any]:
-        """Return the metrics by Keras' names, ``loss`` first: floats, or lists of floats for metrics of many values.
+        """Return the metrics by Keras' names, ``loss`` first: floats, or lists for metrics of many values.
 
         Args:
             accumulators: What to compute them from, None: what the program holds. They replace what it holds.
@@ -237,7 +241,7 @@ class Program:
             loop = tf.function(
                 step, input_signature=[*rows, scalar, scalar, scalar], autograph=False, jit_compile=False
             ).get_concrete_function()
-            # A pass over no rows makes TensorFlow optimize the graph now, so that no visit's time contains it.
+            # A pass over no rows makes TensorFlow optimize the graph now, outside the time of the loop.
             zero = tf.constant(0)
             loop(x, y, *rest, zero, zero, tf.constant(1))
         self._loops[kind] = loop

@@ -1,7 +1,7 @@
-"""Reading a shard: once per run, by a server-side cursor, into contiguous columns, split into training and validation.
+"""Reading a shard: once per run, by a server-side cursor, into columns, training and validation rows apart.
 
-Which rows are for validation depends on the seed and on their values alone (``docs/replay.md``), so a row falls on the
-same side however the table is sharded.
+Which rows are for validation depends on the seed and on their values alone (``docs/replay.md``), so a row
+falls on the same side however the table is sharded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Buffer:
             self.bytes += block.nbytes
 
     def whole(self) -> np.ndarray:
-        """Return all rows as one array. Blocks are let go of as they are copied, so it never takes twice the room."""
+        """Return all rows as one array; blocks go as they are copied, so it never takes twice the room."""
         if len(self._blocks) > 1:
             whole = np.empty((self.rows, *self._blocks[0].shape[1:]), self._blocks[0].dtype)
             stop = self.rows
@@ -99,7 +99,7 @@ class _Column:
 
 
 class _Numbers(_Column):
-    """A feature of numbers, scalars or arrays: mean and sum of squared deviations per element of the last axis."""
+    """A feature of numbers, scalars or arrays: its moments per element of the last axis."""
 
     def __init__(self, name: str):
         super().__init__(name)
@@ -311,9 +311,9 @@ def read(plpy, spec: dict, pulse: Callable[[], None] = lambda: None) -> Shard:
 
     Args:
         plpy: PL/Python's module.
-        spec: ``reads`` ``[{"relation": quoted qualified name, "where": SQL or None, "columns": {source column: name
-            there}}]``, ``features`` and ``label`` (column specs), ``nulls`` (``error`` or ``skip``), ``seed``,
-            ``validation`` (fraction), ``memory_bytes`` (or None).
+        spec: ``reads`` ``[{"relation": quoted qualified name, "where": SQL or None, "columns": {source column:
+            name there}}]``, ``features`` and ``label`` (column specs), ``nulls`` (``error`` or ``skip``),
+            ``seed``, ``validation`` (fraction), ``memory_bytes`` (or None).
         pulse: Called after every fetch; may raise.
 
     Raises:

@@ -1,9 +1,11 @@
 """The state codec: named arrays as one safetensors blob, with a checksum and a format version.
 
-A blob opens in any safetensors reader. Names of a trial's state (``docs/replay.md``): ``model/0`` … (the model's
-variables by position), ``optimizer/0`` …, ``metric/0`` …. No pickle, no Python objects, no names of Keras' making.
+A blob opens in any safetensors reader. Names of a trial's state (``docs/replay.md``): ``model/0`` … (the
+model's variables by position), ``optimizer/0`` …, ``metric/0`` …. No pickle, no Python objects, no names of
+Keras' making.
 
-Layout: u64 little-endian length of the header, a JSON header that is padded with blanks to 8 bytes, tensor bytes.
+Layout: u64 little-endian length of the header, a JSON header that is padded with blanks to 8 bytes, tensor
+bytes.
 """
 
 from __future__ import annotations

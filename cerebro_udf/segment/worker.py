@@ -1,7 +1,7 @@
 """What the coordinator asks of a segment, one function per SQL call.
 
-All state lives in the session's ``gd["cerebro"]``: the loaded run, its shard, and the programs, which stay warm for the
-next run. TensorFlow is imported by ``start`` and not before.
+All state lives in the session's ``gd["cerebro"]``: the loaded run, its shard, and the programs, which stay
+warm for the next run. TensorFlow is imported by ``start`` and not before.
 """
 
 from __future__ import annotations
@@ -197,14 +197,15 @@ def visit(plpy, gd: dict, order: dict, blob: Optional[bytes]) -> Tuple[Report, O
     """Train or validate one trial on this segment's shard.
 
     Args:
-        order: ``run``, ``trial``, ``epoch``, ``phase`` (``train`` or ``validate``), ``shard``, ``seed``, ``program``,
-            ``batch_size``, ``learning_rate`` (None: as in the state), ``first`` (metrics begin anew), ``last``
-            (report the metrics).
+        order: ``run``, ``trial``, ``epoch``, ``phase`` (``train`` or ``validate``), ``shard``, ``seed``,
+            ``program``, ``batch_size``, ``learning_rate`` (None: as in the state), ``first`` (metrics begin
+            anew), ``last`` (report the metrics).
         blob: The trial's state; None: the parts that ``put`` has received.
 
     Returns:
-        (report, blob): after training the new state, after validation the metric accumulators; None where the trial
-        failed, or where the state stays here in ``parts``. Numbers that are not finite are None in the report.
+        (report, blob): after training the new state, after validation the metric accumulators; None where the
+        trial failed, or where the state stays here in ``parts``. Numbers that are not finite are None in the
+        report.
 
     Raises:
         NotReady, StateMismatch, plpy.SPIError, ClientGone.

@@ -6,6 +6,8 @@ import json
 from typing import Any, Dict, Optional
 
 from cerebro_udf.catalog import best_trial, stored_run, stored_state
+from cerebro_udf.coordinator import programs
+from cerebro_udf.coordinator.options import Options
 from cerebro_udf.errors import InvalidArgument
 
 CACHED_PREDICTORS = 16  # programs stay in memory for ever, so a session keeps the last few that it used
@@ -86,7 +88,9 @@ def _predictor(plpy, gd: dict, run: str, trial: Optional[int]) -> Any:
         from cerebro_udf.segment.predict import Predictor
 
         record = stored_run(plpy, run)
-        predictor = Predictor.of(record, chosen["params"], stored_state(plpy, *key))
+        options = Options.from_json(record["options"])
+        spec = programs.spec(options, chosen["params"], record["definition"], record["encoders"])
+        predictor = Predictor(record["encoders"], spec, b"".join(stored_state(plpy, *key)))
         while len(cache) >= CACHED_PREDICTORS:
             del cache[next(iter(cache))]
     cache[key] = predictor
