@@ -14,11 +14,14 @@ from typing import Any, Iterator, List, Optional, Tuple
 
 os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
 
-import keras
 import numpy as np
 
 from cerebro_udf import definition, encoders
 from cerebro_udf.errors import CerebroError, TrialFailed
+from cerebro_udf.segment.quiet import quiet
+
+with quiet():
+    import keras
 
 REASON_CHARACTERS = 400
 # Layers that hand values on unchanged: the activation that matters lies before them.

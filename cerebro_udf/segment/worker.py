@@ -20,6 +20,7 @@ from cerebro_udf import encoders, faults
 from cerebro_udf.errors import NotReady, TrialFailed
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment import shard, state
+from cerebro_udf.segment.quiet import quiet
 
 MESSAGE_BYTES = 64 * 2**20  # a longer state stays here and is fetched in parts
 PROGRESS_SECONDS = 0.5
