@@ -49,7 +49,8 @@ PREDICT = """\
 select f.carrier, f.origin, f.dest, f.dep_delay, f.late
      , cerebro.predict_class('{run}', f) as predicted
      , cerebro.predict_probabilities('{run}', f) as probabilities
-  from (select * from flights_holdout where late is not null order by id limit 5) f"""
+  from (select * from flights_holdout where id % 2000 = 0) f
+ order by f.id"""
 
 
 def engine_for(url: str) -> sqlalchemy.Engine:
@@ -68,6 +69,8 @@ def engine_for(url: str) -> sqlalchemy.Engine:
 def shown(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, float):
         return "%.4f" % value
     if isinstance(value, dict):
