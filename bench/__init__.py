@@ -1,0 +1,1 @@
+"""Speed, as ratios: what Cerebro takes against what plain tools take for the same, in the same minutes."""

@@ -1,0 +1,124 @@
+"""One visit against `Model.fit` on the same arrays, one thread each, first traces apart.
+
+Twice: as a worker's process does it (`bench.trainer`, which says what is timed on each side), and through SQL, where a
+client calls `worker_visit` on a segment with the state as parameter and has the new state as result; transport, JSON
+and the state codec are all in it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Callable
+
+import psycopg
+
+from bench.rounds import Measure, interleave, ratio
+from bench.servers import SCHEMA, Servers
+from bench.workloads import SEED, WORKLOADS, Workload
+from cerebro_udf import definition, encoders
+
+RUN = "bench"
+
+
+class Trainer:
+    """A `bench.trainer` process; called with a workload's name it answers the seconds of one epoch."""
+
+    def __init__(self, side: str):
+        self._log = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.trainer", side], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self._log,
+        )  # fmt: skip
+        self.notes: dict[str, str] = {}
+
+    def __call__(self, name: str) -> float:
+        self._process.stdin.write(name + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            self._log.seek(0)
+            raise RuntimeError(self._log.read())
+        seconds, _, self.notes[name] = answer.strip().partition(" ")
+        return float(seconds)
+
+    def __enter__(self) -> "Trainer":
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._process.stdin.close()
+        self._process.wait()
+        self._log.close()
+
+
+def specification(table: str, validation: float) -> dict:
+    """What `worker_load` is asked for: x and y of one of the benchmark's tables."""
+    return {
+        "run": RUN, "seed": SEED, "nulls": "error", "validation": validation, "memory_bytes": None,
+        "reads": [{"relation": "%s.%s" % (SCHEMA, table), "where": None, "columns": {"x": "x", "y": "y"}}],
+        "features": [{"name": "x", "column": "x", "type": "real[]", "kind": "array", "encoder": "none"}],
+        "label": {"name": "y", "column": "y", "type": "integer", "task": None},
+    }  # fmt: skip
+
+
+def in_sql(segment: psycopg.Connection, table: str, workload: Workload) -> Callable[[], float]:
+    """Load the rows into a worker; the result makes one visit there."""
+
+    def ask(call: str, *arguments) -> tuple:
+        places = ", ".join("%b" if isinstance(a, bytes) else "%s::jsonb" for a in arguments)
+        given = [a if isinstance(a, bytes) else json.dumps(a) for a in arguments]
+        with segment.cursor(binary=True) as cursor:
+            return cursor.execute(
+                "select * from cerebro_internal.worker_%s(%s)" % (call, places), given
+            ).fetchone()
+
+    spec = specification(table, validation=0.0)
+    stats = ask("load", spec)[0]
+    stored = encoders.merge(spec["features"], spec["label"], [stats], "error", 0.0)
+    ask("encode", {"run": RUN, "encoders": stored})
+    program = {
+        "definition": definition.bind({"layers": list(workload.layers)}, {}),
+        "optimizer": definition.check_optimizer("adam"), "loss": None, "metrics": None,
+        "encoders": encoders.model_part(stored),
+    }  # fmt: skip
+    state = ask("init", {"program": program, "seed": SEED})[1]
+    order = {
+        "run": RUN, "trial": 0, "epoch": 1, "phase": "train", "shard": 0, "seed": SEED, "program": program,
+        "batch_size": workload.batch_size, "learning_rate": 0.001, "first": True, "last": True,
+    }  # fmt: skip
+
+    def visit() -> float:
+        nonlocal state
+        started = time.perf_counter()
+        report, state = ask("visit", order, state)
+        if report["status"] != "ok":
+            raise RuntimeError(report["error"])
+        return time.perf_counter() - started
+
+    return visit
+
+
+def measure(servers: Servers, rounds: int) -> list[Measure]:
+    found = []
+    with Trainer("keras") as keras, Trainer("program") as program, servers.connect(1) as segment:
+        segment.execute("select cerebro_internal.worker_start('{\"threads\": 1}')")
+        for number, workload in enumerate(WORKLOADS.values()):
+            table = "visit_%d" % number
+            servers.table(table, [workload.arrays()])
+            visit = in_sql(segment, table + "_1", workload)
+            seconds = interleave(
+                {
+                    "Model.fit": lambda name=workload.name: keras(name),
+                    "visit": lambda name=workload.name: program(name),
+                    "visit in SQL": visit,
+                },
+                rounds, warm_ups=2,
+            )  # fmt: skip
+            fit = "Model.fit " + keras.notes[workload.name]
+            seconds[fit] = seconds.pop("Model.fit")
+            for side in ("visit", "visit in SQL"):
+                found.append(ratio("%s: %s" % (side, workload.name), seconds, fit, side, workload.goal, True))
+    return found
