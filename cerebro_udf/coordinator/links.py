@@ -145,6 +145,7 @@ class Link:
         self._queue: Deque[_Request] = deque()
         self._current: Optional[_Request] = None
         self._conn = None
+        self._results: list = []
         self._writing = False
         self.progress: Optional[dict] = None  # the running request's last word about itself
         self.facts: dict = {}  # what the other end said about its node
@@ -184,7 +185,7 @@ class Link:
                         'segment "%s" does not answer' % address.name, "No answer from %s within %d s." % (address, CONNECT_SECONDS)
                     )
             if step == pq.PollingStatus.FAILED:
-                raise _connection_error(address, conn.get_error_message())
+                raise _connection_error(address, _error_text(conn))
             if address.needs_password and not conn.used_password:
                 raise NotAuthenticated(
                     'server "%s" let a connection in without a password' % address.name,
@@ -258,18 +259,18 @@ class Link:
             self._conn.consume_input()
             if self._conn.is_busy():
                 return None
-            results = []
             while True:
                 if self._conn.is_busy():
-                    return None
+                    return None  # what has come of this reply waits in _results for the rest
                 result = self._conn.get_result()
                 if result is None:
                     break
-                results.append(result)
+                self._results.append(result)
         except Exception as broken:  # psycopg.OperationalError: the socket is gone; no plpy call is made here
             self.close()
             return self._finish(request, [], RemoteError(None, str(broken).strip()))
         error, rows = None, []
+        results, self._results = self._results, []
         for result in results:
             if result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
                 rows = [tuple(result.get_value(i, j) for j in range(result.nfields)) for i in range(result.ntuples)]
@@ -308,7 +309,7 @@ class Link:
             self._conn.finish()
             self._conn = None
         self._queue.clear()
-        self._current = None
+        self._current, self._results = None, []
 
 
 def _remote_error(result) -> RemoteError:
@@ -322,8 +323,13 @@ def _remote_error(result) -> RemoteError:
     )
 
 
-def _connection_error(address: Address, message: bytes) -> CerebroError:
-    text = message.decode("utf-8", "replace").strip()
+def _error_text(conn) -> str:
+    """Why connecting failed; psycopg 3.2 has this as bytes."""
+    text = conn.error_message if not hasattr(conn, "get_error_message") else conn.get_error_message()
+    return (text.decode("utf-8", "replace") if isinstance(text, bytes) else text).strip()
+
+
+def _connection_error(address: Address, text: str) -> CerebroError:
     if any(word in text for word in ("password", "authentication", "pg_hba.conf", "role ")):
         return NotAuthenticated(
             'server "%s" refuses user "%s"' % (address.name, address.user),
