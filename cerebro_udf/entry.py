@@ -59,9 +59,10 @@ def _json(name: str, value: Optional[str]) -> dict:
 def create_model(plpy, gd: dict, name: str, definition: str) -> None:
     from cerebro_udf import definition as definitions
 
+    _text("name", name)
     stored = definitions.check(_json("definition", definition))
     plan = plpy.prepare("select cerebro_internal.model_create(current_user, $1, $2)", ["text", "jsonb"])
-    plpy.execute(plan, [_text("name", name), json.dumps(stored)])
+    plpy.execute(plan, [name, json.dumps(stored)])
 
 
 @door
