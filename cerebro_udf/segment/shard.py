@@ -311,8 +311,8 @@ def read(plpy, spec: dict, pulse: Callable[[], None] = lambda: None) -> Shard:
 
     Args:
         plpy: PL/Python's module.
-        spec: ``reads`` ``[{"relation": quoted qualified name, "where": SQL or None, "columns": {source column:
-            name there}}]``, ``features`` and ``label`` (column specs), ``nulls`` (``error`` or ``skip``),
+        spec: ``reads`` ``[{"relation": quoted qualified name, "where": SQL or None, "columns": {source
+            column: name there}}]``, ``features`` and ``label`` (column specs), ``nulls`` (``error`` or ``skip``),
             ``seed``, ``validation`` (fraction), ``memory_bytes`` (or None).
         pulse: Called after every fetch; may raise.
 

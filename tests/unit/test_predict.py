@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cerebro_udf import definition, encoders, errors
-from cerebro_udf.coordinator import options
+from cerebro_udf.coordinator import options, programs
 from cerebro_udf.segment import program, state
 from cerebro_udf.segment.predict import Predictor
 
@@ -33,16 +33,17 @@ def record(kept, layers, **more):
     return {"definition": model, "options": options.parse(more, model).to_json(), "encoders": kept}
 
 
+def spec_of(made):
+    stored_options = options.Options.from_json(made["options"])
+    return programs.spec(stored_options, {}, made["definition"], made["encoders"])
+
+
 def trained(made):
     """A predictor and the plain model of the same weights."""
-    from cerebro_udf.coordinator import programs
-
-    kept = made["encoders"]
-    spec = programs.spec(options.Options.from_json(made["options"]), {}, made["definition"], kept)
-    built = program.Program(spec)
+    built = program.Program(spec_of(made))
     blob = built.initial_state(3)
     built.set_state(blob)
-    return Predictor.of(made, {}, [blob[:100], blob[100:]]), built.model
+    return Predictor(made["encoders"], spec_of(made), blob), built.model
 
 
 def softmax(z):
@@ -130,4 +131,4 @@ def test_a_state_of_another_program_is_refused():
     _, other = trained(record(stored([NUMBER]), [{"Dense": {"units": 3}}]))
     blob = state.pack({"model/%d" % i: variable.numpy() for i, variable in enumerate(other.variables)})
     with pytest.raises(errors.StateMismatch):
-        Predictor.of(made, {}, [blob])
+        Predictor(made["encoders"], spec_of(made), blob)
