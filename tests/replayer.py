@@ -1,0 +1,223 @@
+"""A stranger's replay of a run, by plain Keras and the project's documentation (docs/replay.md) alone.
+
+Imports nothing of the project. Reads a job as JSON from standard input::
+
+    {"coordinator": URL, "servers": {foreign server's name: URL}, "run": name, "threads": n, "out": path of an .npz}
+
+and trains every trial of the run minibatch by minibatch with ``train_on_batch`` in the order of the ledger. The file
+holds the variables after the last visit as ``<variant>/<trial>/<group>/<number>``. The variant ``whole`` is the
+replay; each other one leaves one part of the state behind at every hop, of trial 0 only.
+
+It knows models in the short form, numeric features, integer labels, and a search over the batch size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+
+import numpy as np
+import psycopg
+
+os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
+
+
+# -- docs/replay.md: randomness
+
+
+def digest(*parts) -> bytes:
+    return hashlib.sha256("/".join(str(part) for part in parts).encode("ascii")).digest()
+
+
+def philox(n: int, *parts) -> np.ndarray:
+    return np.random.Philox(key=int.from_bytes(digest(*parts)[:16], "little")).random_raw(n)
+
+
+def permutation(seed: int, epoch: int, shard: int, rows: int) -> np.ndarray:
+    return np.argsort(philox(rows, seed, epoch, shard), kind="stable")
+
+
+def trial_seed(seed: int, trial: int) -> int:
+    return int.from_bytes(digest(seed, trial)[:4], "big") >> 1
+
+
+def held_out(words: np.ndarray, seed: int, fraction: float) -> np.ndarray:
+    """Which rows are for validation; words are uint64 (rows, values per row)."""
+    keys = philox(words.shape[1], seed, "validation") | np.uint64(1)
+    z = (words * keys).sum(axis=1, dtype=np.uint64)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return (z >> np.uint64(11)) * 2.0**-53 < fraction
+
+
+# -- the rows
+
+
+def numbers(text: str) -> list[float]:
+    return [float(value) for value in text.strip("{}").split(",")]
+
+
+def read_shard(job: dict, shard: dict, run: dict) -> tuple[np.ndarray, np.ndarray]:
+    """The training rows of a shard in the order of its table: float32 (rows, width), int32 (rows,)."""
+    # As double precision: the text of a real is shorter than its value.
+    casts = ["float8" + "[]" * bool(feature["shape"]) for feature in run["encoders"]["features"]] + ["bigint"]
+    names = [*run["features"], run["label"]]
+    kept = []
+    for read in shard["reads"]:
+        columns = ", ".join('"%s"::%s' % (read["columns"][name], cast) for name, cast in zip(names, casts))
+        query = "select %s from %s" % (columns, read["relation"])
+        if read["where"]:
+            query += " where " + read["where"]
+        with psycopg.connect(job["servers"][shard["server"]]) as connection:
+            connection.execute("set synchronize_seqscans = off")
+            connection.execute("set extra_float_digits = 3")
+            with connection.cursor().copy("copy (%s) to stdout" % query) as stream:
+                kept.extend(stream.rows())
+    width = sum(max(1, *(feature["shape"] or [1])) for feature in run["encoders"]["features"])
+    features = np.array([sum(map(numbers, row[:-1]), []) for row in kept]).reshape(len(kept), width)
+    label = np.array([int(row[-1]) for row in kept], np.int64)
+    words = np.hstack([(features + 0.0).view(np.uint64), label.reshape(-1, 1).view(np.uint64)])
+    train = ~held_out(words, run["options"]["seed"], run["options"]["validation"])
+    mean = np.concatenate([np.ravel(feature["mean"]) for feature in run["encoders"]["features"]])
+    scale = np.concatenate([np.ravel(feature["scale"]) for feature in run["encoders"]["features"]])
+    classes = run["encoders"]["label"]["classes"]
+    encoded = np.array([classes.index(value) for value in label.tolist()], np.int32)
+    return ((features - mean) / scale).astype(np.float32)[train], encoded[train]
+
+
+# -- the model
+
+
+def bound(value, values: dict):
+    if isinstance(value, dict):
+        return {key: bound(item, values) for key, item in value.items()}
+    return values[value[1:]] if isinstance(value, str) and value.startswith("$") else value
+
+
+def build(keras, run: dict, trial: int, width: int):
+    """A freshly compiled model; random initial values come from the trial's seed."""
+    values = {"classes": len(run["encoders"]["label"]["classes"])}
+    keras.utils.set_random_seed(trial_seed(run["options"]["seed"], trial))
+    model = keras.Sequential()
+    model.add(keras.Input((width,)))
+    for layer in run["definition"]["layers"]:
+        ((name, arguments),) = layer.items()
+        model.add(getattr(keras.layers, name)(**bound(arguments, values)))
+    optimizer = run["options"]["optimizer"]
+    rate = optimizer["config"]["learning_rate"]
+    rate = getattr(keras.optimizers.schedules, rate["class_name"])(**rate["config"])
+    optimizer = getattr(keras.optimizers, optimizer["class_name"])(**{**optimizer["config"], "learning_rate": rate})
+    model.compile(
+        optimizer=optimizer,
+        loss=keras.losses.SparseCategoricalCrossentropy(),
+        metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+        jit_compile=False,
+    )
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def variables(model) -> dict:
+    groups = {"model": model.variables, "optimizer": model.optimizer.variables, "metric": model.metrics_variables}
+    return {"%s/%d" % (group, i): v for group, found in groups.items() for i, v in enumerate(found)}
+
+
+def values(model) -> dict[str, np.ndarray]:
+    return {name: variable.value.numpy() for name, variable in variables(model).items()}
+
+
+def parts(model) -> dict[str, list[str]]:
+    """What a hop carries, by the names of the variables."""
+    trainable = {id(v) for v in model.trainable_variables}
+    generators = [name for name, v in variables(model).items() if v.name == "seed_generator_state"]
+    own = [name for name in variables(model) if name.startswith("model/") and name not in generators]
+    weights = [name for name in own if id(variables(model)[name]) in trainable]
+    iterations = [name for name, v in variables(model).items() if v is model.optimizer.iterations]
+    return {
+        "weights": weights,
+        "statistics": [name for name in own if name not in weights],
+        "generators": generators,
+        "iterations": iterations,
+        "optimizer": [n for n in variables(model) if n.startswith("optimizer/") and n not in iterations],
+        "metrics": [name for name in variables(model) if name.startswith("metric/")],
+    }
+
+
+def replay(model, first: dict, visits: list, shards: list, seed: int, batch_size: int, left_behind: list[str]) -> dict:
+    """Train from the first state through the visits [(epoch, shard)]; gives all variables.
+
+    Args:
+        left_behind: Names of variables that are as in the first state again at the beginning of every visit.
+    """
+    named = variables(model)
+    for name, variable in named.items():
+        variable.value.assign(first[name])
+    # train_on_batch begins its metrics anew, so they are added up here, from the first visit of an epoch on.
+    metrics = [name for name in named if name.startswith("metric/")]
+    before, sums = None, {}
+    for epoch, shard in visits:
+        for name in left_behind:
+            named[name].value.assign(first[name])
+        if epoch != before or set(metrics) <= set(left_behind):
+            sums = {name: first[name] for name in metrics}
+        before = epoch
+        x, y = shards[shard]
+        order = permutation(seed, epoch, shard, len(y))
+        for start in range(0, len(y), batch_size):
+            picks = order[start : start + batch_size]
+            model.train_on_batch(x[picks], y[picks])
+            for name in metrics:
+                sums[name] = sums[name] + named[name].value.numpy()
+    return {**values(model), **sums}
+
+
+def main() -> None:
+    job = json.load(sys.stdin)
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(job["threads"])
+    tf.config.threading.set_inter_op_parallelism_threads(job["threads"])
+    import keras
+
+    with psycopg.connect(job["coordinator"]) as connection:
+        keys = ("options", "encoders", "plan", "label", "features", "definition")
+        query = (
+            "select r.options, r.encoders, r.shards, r.label, r.features, m.definition"
+            " from cerebro.run r join cerebro.model m using (model, owner) where r.run = %s"
+        )
+        run = dict(zip(keys, connection.execute(query, [job["run"]]).fetchone()))
+        trials = connection.execute(
+            "select trial, params from cerebro.trial where run = %s order by trial", [job["run"]]
+        ).fetchall()
+        ledger = connection.execute(
+            "select trial, epoch, shard from cerebro.visit where run = %s and phase = 'train' and state = 'done'"
+            ' order by trial, epoch, "position"',
+            [job["run"]],
+        ).fetchall()
+    shards = [read_shard(job, shard, run) for shard in run["plan"]["shards"]]
+    out = {}
+    for trial, params in trials:
+        model = build(keras, run, trial, shards[0][0].shape[1])
+        model.test_on_batch(*(part[:1] for part in shards[0]))  # makes the metrics' variables and nothing else
+        model.reset_metrics()
+        first = values(model)
+        # train_on_batch builds the size of its first minibatch into its graph, and TensorFlow then multiplies by 1 / 7
+        # where it would divide by 7. From the second size on the graph is open, as that of fit always is.
+        for rows in (1, 2):
+            model.train_on_batch(*(part[:rows] for part in shards[0]))
+        visits = [(epoch, shard) for number, epoch, shard in ledger if number == trial]
+        variants = {"whole": []}
+        if trial == 0:
+            variants.update(parts(model))
+            assert sorted(sum(variants.values(), [])) == sorted(variables(model))
+        for variant, left_behind in variants.items():
+            result = replay(model, first, visits, shards, run["options"]["seed"], params["batch_size"], left_behind)
+            out.update(("%s/%d/%s" % (variant, trial, name), array) for name, array in result.items())
+    np.savez(job["out"], **out)
+
+
+if __name__ == "__main__":
+    main()

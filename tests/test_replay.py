@@ -1,0 +1,124 @@
+"""A run is sequential SGD: its ledger, replayed by plain Keras in another process, gives the same bits."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import outcome
+
+REPLAYER = Path(__file__).with_name("replayer.py")
+EPOCHS, SIZES = 3, [61, 38]
+BATCHES = [8, 7, 10]  # one trial each, so that all share one program
+TRIALS = len(BATCHES)
+
+MODEL = {
+    "layers": [
+        {"Dense": {"units": 9, "activation": "relu"}},
+        {"BatchNormalization": {}},
+        {"Dropout": {"rate": 0.3}},
+        {"Dense": {"units": 8, "activation": "tanh"}},
+        {"Dropout": {"rate": 0.2}},
+        {"Dense": {"units": "$classes", "activation": "softmax"}},
+    ]
+}
+OPTIMIZER = {"Adam": {"learning_rate": {"CosineDecay": {"initial_learning_rate": 0.02, "decay_steps": 40}}}}
+
+
+def three_classes(rows: int) -> dict:
+    random = np.random.default_rng(11)
+    x = random.normal(2, 3, (rows, 4)).astype(np.float32)
+    y = random.normal(-1, 0.1, rows)
+    return {"x": x, "y": y, "kind": (x[:, 0] + x[:, 1] > 4).astype(int) + 7 * (y > -1)}
+
+
+@pytest.fixture(scope="module")
+def run(session):
+    table = session.sharded({"x": "real[]", "y": "double precision", "kind": "integer"}, three_classes(sum(SIZES)), sizes=SIZES)
+    return session.fit(
+        table, session.model(MODEL), "kind", ["x", "y"], epochs=EPOCHS, optimizer=OPTIMIZER, seed=1234,
+        validation=0.15, order="fastest", search={"space": {"batch_size": BATCHES}},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def replayed(session, run, tmp_path_factory):
+    """What the replayer made of it: name -> array."""
+    cluster, out = session.cluster, tmp_path_factory.mktemp("replay") / "out.npz"
+    job = {
+        "coordinator": cluster.url(), "servers": {node.name: cluster.url(node=node.number) for node in cluster.segments},
+        "run": run, "out": str(out),
+        "threads": max(1, len(os.sched_getaffinity(0)) // len(SIZES)),  # a host's cores, shared among its workers
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-I", str(REPLAYER)], input=json.dumps(job), text=True, capture_output=True, cwd="/"
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(np.load(out))
+
+
+@pytest.fixture(scope="module")
+def last(session, run):
+    """Each trial's state after its last visit."""
+    states = outcome.states(session.cluster, run)
+    return {trial: outcome.arrays(states[trial, EPOCHS * len(SIZES)]) for trial in range(TRIALS)}
+
+
+def differing(state: dict, replayed: dict, variant: str, trial: int = 0) -> list[str]:
+    """Names of the variables whose bits differ."""
+    prefix = "%s/%d/" % (variant, trial)
+    assert sorted(state) == sorted(name[len(prefix) :] for name in replayed if name.startswith(prefix))
+    other = {name: replayed[prefix + name] for name in state}
+    assert all(state[name].dtype == other[name].dtype and state[name].shape == other[name].shape for name in state)
+    return [name for name in state if state[name].tobytes() != other[name].tobytes()]
+
+
+def test_replayer_imports_nothing_of_the_project():
+    imported = set()
+    for node in ast.walk(ast.parse(REPLAYER.read_text())):
+        if isinstance(node, ast.Import):
+            imported.update(alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module.split(".")[0])
+    assert imported == {"__future__", "hashlib", "json", "os", "sys", "numpy", "psycopg", "tensorflow", "keras"}
+
+
+def test_trials_interleave_on_each_segment_and_end_with_short_batches(session, run):
+    rows = session.cluster.coordinator.execute(
+        "select segment, trial, rows, batches from cerebro.visit where run = %s and phase = 'train' order by started_at", [run]
+    )
+    assert len(rows) == TRIALS * EPOCHS * len(SIZES)
+    for segment in {row[0] for row in rows}:
+        trials = [row[1] for row in rows if row[0] == segment]
+        switches = sum(a != b for a, b in zip(trials, trials[1:]))
+        assert switches >= TRIALS  # one trial after another would switch TRIALS - 1 times
+    for _, trial, count, batches in rows:
+        assert count % BATCHES[trial] and batches == count // BATCHES[trial] + 1
+
+
+@pytest.mark.parametrize("trial", range(TRIALS))
+def test_replay_gives_every_variable_bit_for_bit(last, replayed, trial):
+    state = last[trial]
+    assert {name.split("/")[0] for name in state} == {"model", "optimizer", "metric"}
+    generators = [name for name in state if name.startswith("model/") and state[name].dtype == np.int64]
+    assert len(generators) == 2, "one for each Dropout"
+    assert differing(state, replayed, "whole", trial) == []
+
+
+@pytest.mark.parametrize("part", ["weights", "optimizer", "iterations", "generators", "statistics", "metrics"])
+def test_replay_differs_when_a_hop_leaves_one_part_behind(last, replayed, part):
+    assert differing(last[0], replayed, part)
+
+
+def test_replayed_metrics_are_the_history(session, run, replayed):
+    for trial, epoch, metrics, _ in outcome.history(session.cluster, run):
+        if epoch == EPOCHS:
+            total, count = (replayed["whole/%d/metric/%d" % (trial, i)] for i in (2, 3))
+            assert metrics["accuracy"] == float(np.float32(total / count))
