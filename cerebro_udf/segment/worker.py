@@ -113,8 +113,8 @@ def start(plpy, gd: dict, spec: dict) -> Report:
         os.environ["OMP_NUM_THREADS"] = str(threads)
         # Fixed before network imports Keras, which starts TensorFlow's runtime.
         os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1", KERAS_BACKEND="tensorflow")
-        import tensorflow as tf
-
+        with quiet():
+            import tensorflow as tf
         try:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
             tf.config.threading.set_inter_op_parallelism_threads(threads)
