@@ -49,7 +49,7 @@ PREDICT = """\
 select f.carrier, f.origin, f.dest, f.dep_delay, f.late
      , cerebro.predict_class('{run}', f) as predicted
      , cerebro.predict_probabilities('{run}', f) as probabilities
-  from (select * from flights_holdout where id % 2000 = 0) f
+  from (select * from flights_holdout where id % 2000 = 0 and late is not null) f
  order by f.id"""
 
 
