@@ -158,7 +158,7 @@ class Segments:
         for n in numbers:
             given = [value(n) if callable(value) else value for value in values]
             self.post(n, command, *given, then=lambda reply, n=n: store(reply, n))
-        self.wait()
+        self.wait(numbers)
         return [results[n] for n in numbers]
 
     def post(self, number: int, command: str, *values: Any, then: Callable[[Reply], None]) -> None:
@@ -179,14 +179,15 @@ class Segments:
                 self.post(number, "select cerebro_internal.worker_put($1, $2)::text", part, data, then=lambda reply: None)
         self.post(number, "select report::text, state from cerebro_internal.worker_visit($1, $2)", order, whole, then=then)
 
-    def wait(self) -> None:
-        """Hand out replies until no link is busy; when one fails the others are stopped."""
+    def wait(self, numbers: Optional[List[int]] = None) -> None:
+        """Hand out the replies of these links (all by default) until none is busy; when one fails they are all stopped."""
+        links = self.links if numbers is None else [self.links[n] for n in numbers]
         try:
-            while any(link.busy for link in self.links):
-                for reply in pump(self.links, self._pulse):
+            while any(link.busy for link in links):
+                for reply in pump(links, self._pulse):
                     reply.tag(reply)
         except BaseException:
-            self.rest()
+            stop(links, STOP_SECONDS)
             raise
 
     def error(self, reply: Reply) -> CerebroError:
