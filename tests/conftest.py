@@ -11,6 +11,7 @@ import pytest
 
 from tests import requirements
 from tests.cluster import ADMIN, ROLE, Cluster
+from tests.session import Session
 from tests.tables import Maker, quoted
 
 LOG_CHARACTERS_SHOWN = 8_000
@@ -94,6 +95,21 @@ def conn(cluster, schema):
     with cluster.connect() as connection:
         connection.execute("select set_config('search_path', %s, false)", [schema])
         yield connection
+
+
+@pytest.fixture(scope="module")
+def session(cluster):
+    """A session of `tester` that a module's tests share, with a schema of its own: see tests/session.py."""
+    name = "shared_" + uuid.uuid4().hex[:8]
+    for node in cluster.nodes:
+        node.execute("create schema %s authorization %s" % (name, ROLE))
+    made = Session(cluster, name)
+    try:
+        yield made
+    finally:
+        made.close()
+        for node in cluster.nodes:
+            node.execute("drop schema if exists %s cascade" % name)
 
 
 @pytest.fixture
