@@ -76,13 +76,14 @@ class Ledger:
             ", pg_catalog.current_database()::text as name"
         )
         here = self._plpy.execute(query)[0]
+        port = self._plpy.execute("select pg_catalog.current_setting('port') as port")[0]["port"]
         there = self._read(query)[0]
         if (here["started"], here["name"]) != (there[0], there[1]):
             raise NotReady(
                 "server cerebro_self leads to another database",
                 "It leads to %s." % self.link.address,
                 "ALTER SERVER cerebro_self OPTIONS (SET host '127.0.0.1', SET port '%s', SET dbname %s);"
-                % (self._plpy.execute("select pg_catalog.current_setting('port') as port")[0]["port"], self._plpy.quote_literal(here["name"])),
+                % (port, self._plpy.quote_literal(here["name"])),
             )
 
     # -- reading, in a snapshot of its own --
@@ -157,12 +158,15 @@ class Ledger:
         Raises:
             InUse: another session drives it (55006).
         """
+        if self._locked and self.run == run:
+            return
         plan = self._plpy.prepare("select pg_catalog.pg_try_advisory_lock($1, $2) as taken", ["int4", "int4"])
         if not self._plpy.execute(plan, [LOCK_CLASS, run])[0]["taken"]:
             holder = self._plpy.execute(
                 self._plpy.prepare(
-                    "select l.pid from pg_catalog.pg_locks l where l.locktype = 'advisory' and l.granted"
-                    " and l.classid::int8 = $1 and l.objid::int8 = $2",
+                    "select l.pid from pg_catalog.pg_locks l join pg_catalog.pg_database d on d.oid = l.database"
+                    " where d.datname = pg_catalog.current_database() and l.locktype = 'advisory' and l.granted"
+                    " and l.objsubid = 2 and l.classid::int8 = $1 and l.objid::int8 = $2",
                     ["int8", "int8"],
                 ),
                 [LOCK_CLASS, run],
@@ -176,10 +180,16 @@ class Ledger:
         self.run, self._locked = run, True
 
     def unlock(self) -> None:
-        if self._locked:
-            plan = self._plpy.prepare("select pg_catalog.pg_advisory_unlock($1, $2)", ["int4", "int4"])
-            self._plpy.execute(plan, [LOCK_CLASS, self.run])
-            self._locked = False
+        if not self._locked:
+            return
+        self._locked = False
+        plan = "select pg_catalog.pg_advisory_unlock(%d, %d)" % (LOCK_CLASS, self.run)
+        try:
+            self._plpy.execute(plan)
+        except BaseException:
+            # A second cancel came before the statement: the session must not keep the run for it.
+            self._plpy.execute(plan)
+            raise
 
     def create(self, **run: Any) -> None:
         """Begin a run as generation 1 and lock it."""

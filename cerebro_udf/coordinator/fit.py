@@ -82,6 +82,7 @@ def fit(plpy, gd: dict, run: str, source: str, model: str, label: str, features:
 
         return _drive(plpy, pulse, ledger, segments, table, parsed, run, create)
     finally:
+        ledger.unlock()
         ledger.link.close()
 
 
@@ -94,6 +95,7 @@ def resume(plpy, gd: dict, run: str) -> List[Row]:
     try:
         return _resume(plpy, gd, pulse, engine, ledger, run)
     finally:
+        ledger.unlock()
         ledger.link.close()
 
 
@@ -110,6 +112,7 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: PostgresEngine, ledger: Ledger
         shards = engine.shards(table, parsed.segments)
     else:
         shards = [Shard.from_json(shard) for shard in record["plan"]["shards"]]
+    ledger.lock(record["id"], run)  # before any session is opened: who comes second is told at once
     segments = Segments(plpy, gd, pulse, engine, shards)
     segments.connect()
     segments.check_policies()
@@ -240,7 +243,9 @@ def _refuse_read_only(plpy) -> None:
         "select pg_catalog.pg_is_in_recovery() as standby, pg_catalog.current_setting('transaction_read_only') as read_only"
     )[0]
     if row["standby"]:
-        raise ReadOnly("a standby cannot train", "A run is recorded as it goes, and this server takes no writes.", "Connect to the primary.")
+        raise ReadOnly(
+            "a standby cannot train", "A run is recorded as it goes, and this server takes no writes.", "Connect to the primary."
+        )
     if row["read_only"] == "on":
         raise ReadOnly("a read-only transaction cannot train", None, "Begin a transaction that may write.")
 
