@@ -35,7 +35,7 @@ PACKAGES = ("tensorflow", "keras", "numpy", "safetensors")
 
 def segments(plpy, gd: dict, source: str) -> List[Tuple]:
     """The shards of a table: (segment, shard, address, relations, estimated rows, bytes); starts nothing."""
-    table = describe(plpy, source, ["*"], None)
+    table = describe(plpy, source, None, None)
     engine = PostgresEngine(plpy)
     found = Segments(plpy, gd, Pulse(plpy), engine, engine.shards(table, None))
     if any(shard.size_bytes is None for shard in found.shards):
@@ -85,9 +85,8 @@ def _server_checks(engine: PostgresEngine, pulse: Pulse, server: str) -> List[Ch
         try:
             facts.update(json.loads(ask(link, pulse, "select cerebro_internal.worker_hello()::text")[0][0]))
         except RemoteError as error:
-            return checks + [
-                (server, "python", False, error.message, "make install PG_CONFIG=…    (on the host of %s; then restart that server)" % address)
-            ]
+            repair = "make install PG_CONFIG=…    (on the host of %s; then restart that server)" % address
+            return checks + [(server, "python", False, error.message, repair)]
         return checks + _package_checks(server, facts, address)
     except RemoteError as error:
         return [(server, "reachable", False, error.message, error.hint)]
@@ -113,7 +112,8 @@ def _package_checks(node: str, facts: dict, address) -> List[Check]:
         repair = None if found else "pip install %s    (into the environment on that server's PYTHONPATH)" % package
         checks.append((node, package, bool(found), found or "missing", repair))
     checks.append((node, "cores", True, str(facts["cores"]), None))
-    checks.append((node, "memory", True, "%.1f of %.1f GB available" % (facts["memory_available"] / 1e9, facts["memory_total"] / 1e9), None))
+    memory = "%.1f of %.1f GB available" % (facts["memory_available"] / 1e9, facts["memory_total"] / 1e9)
+    checks.append((node, "memory", True, memory, None))
     return checks
 
 

@@ -93,13 +93,13 @@ def kind_of(type_name: str) -> Optional[str]:
     return None
 
 
-def describe(plpy, source: str, features: List[str], label: Optional[str]) -> Source:
+def describe(plpy, source: str, features: Optional[List[str]], label: Optional[str]) -> Source:
     """Check a relation and its columns before anything starts.
 
     Args:
         plpy: PL/Python's module.
         source: A regclass as text, qualified where the search path is pg_catalog alone.
-        features: Column names; ``["*"]`` stands for every usable column but the label.
+        features: Column names; ``["*"]`` stands for every usable column but the label; None reads none.
         label: Column name, or None when no label is read.
 
     Raises:
@@ -117,7 +117,7 @@ def describe(plpy, source: str, features: List[str], label: Optional[str]) -> So
         _column(label, types, relation["name"], "label")
     if features == ["*"]:
         features = [name for name in types if name != label and name in readable and kind_of(types[name])]
-    for position, name in enumerate(features):
+    for position, name in enumerate(features or []):
         if name is None or not name.strip():
             raise NullArgument("a feature name is null or blank", "It is number %d of features." % (position + 1))
         _column(name, types, relation["name"], "feature")
@@ -133,7 +133,7 @@ def describe(plpy, source: str, features: List[str], label: Optional[str]) -> So
                 "Its type is %s." % types[name],
                 "Features are numbers, booleans, text, and arrays of numbers; add a column of such a type.",
             )
-    if not features:
+    if features == []:
         raise InvalidArgument("there is no feature", None, "List at least one column of %s." % relation["name"])
     if label is not None and types[label] not in NUMBERS | TEXTS:
         raise WrongColumnType(
@@ -141,7 +141,7 @@ def describe(plpy, source: str, features: List[str], label: Optional[str]) -> So
             "Its type is %s." % types[label],
             "A label is a number, a boolean or text.",
         )
-    for name in features + ([label] if label is not None else []):
+    for name in (features or []) + ([label] if label is not None else []):
         if name not in readable:
             raise NoPrivilege(
                 'permission denied for column "%s" of table %s' % (name, relation["name"]),
@@ -154,7 +154,7 @@ def describe(plpy, source: str, features: List[str], label: Optional[str]) -> So
             "Segments read it in sessions of their own, which see committed rows only.",
             "COMMIT first.",
         )
-    return Source(relation["oid"], relation["name"], relation["relkind"], types, list(features), label)
+    return Source(relation["oid"], relation["name"], relation["relkind"], types, list(features or []), label)
 
 
 def _relation(plpy, source: str) -> dict:
@@ -179,4 +179,6 @@ def _relation(plpy, source: str) -> dict:
 
 def _column(name: str, types: Dict[str, str], relation: str, what: str) -> None:
     if name not in types:
-        raise ColumnNotFound('column "%s" of table %s does not exist' % (name, relation), "It was given as a %s." % what, nearest(name, types))
+        raise ColumnNotFound(
+            'column "%s" of table %s does not exist' % (name, relation), "It was given as a %s." % what, nearest(name, types)
+        )
