@@ -33,7 +33,7 @@ def reach(plpy, point: str, run: str) -> None:
     """
     occurrence = _reached[run, point] = _reached.get((run, point), 0) + 1
     plan = plpy.prepare("select cerebro_internal.fault_armed($1, $2, $3) as action", ["text", "text", "int4"])
-    action = plpy.execute(plan, [run, point, occurrence])[0]["action"]
+    action = plpy.execute(plan, [point, run, occurrence])[0]["action"]
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "wait":
@@ -41,7 +41,7 @@ def reach(plpy, point: str, run: str) -> None:
         rename = plpy.prepare("select pg_catalog.set_config('application_name', $1, false)", ["text"])
         plpy.execute(rename, ["cerebro waits at " + point])
         pulse = Pulse(plpy)
-        while plpy.execute(plan, [run, point, occurrence])[0]["action"] == "wait":
+        while plpy.execute(plan, [point, run, occurrence])[0]["action"] == "wait":
             pulse.check()
             time.sleep(0.02)
         plpy.execute(rename, [before])
