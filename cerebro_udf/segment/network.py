@@ -18,9 +18,9 @@ import numpy as np
 
 from cerebro_udf import definition, encoders
 from cerebro_udf.errors import CerebroError, TrialFailed
-from cerebro_udf.segment.quiet import quiet
+from cerebro_udf.segment.importing import apart
 
-with quiet():
+with apart():
     import keras
 
 REASON_CHARACTERS = 400

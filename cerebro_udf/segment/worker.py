@@ -20,7 +20,7 @@ from cerebro_udf import encoders, faults
 from cerebro_udf.errors import NotReady, TrialFailed
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment import shard, state
-from cerebro_udf.segment.quiet import quiet
+from cerebro_udf.segment.importing import apart
 
 MESSAGE_BYTES = 64 * 2**20  # a longer state stays here and is fetched in parts
 PROGRESS_SECONDS = 0.5
@@ -113,7 +113,7 @@ def start(plpy, gd: dict, spec: dict) -> Report:
         os.environ["OMP_NUM_THREADS"] = str(threads)
         # Fixed before network imports Keras, which starts TensorFlow's runtime.
         os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1", KERAS_BACKEND="tensorflow")
-        with quiet():
+        with apart():
             import tensorflow as tf
         try:
             tf.config.threading.set_intra_op_parallelism_threads(threads)

@@ -1,0 +1,29 @@
+"""How TensorFlow has to be imported in a backend: apart from the server's LLVM, and without greetings."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from typing import Iterator
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Import within; TensorFlow's libraries then look for symbols in each other before they look in the server.
+
+    PostgreSQL's JIT loads its LLVM for all to see, and TensorFlow carries another one under the same names: whichever
+    came second in a session crashed it, as soon as one query was costly enough to be compiled.
+    Standard error goes nowhere meanwhile: TensorFlow's C++ writes there before it reads its log level.
+    """
+    flags = sys.getdlopenflags()
+    saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    sys.setdlopenflags(os.RTLD_NOW | os.RTLD_DEEPBIND)
+    try:
+        yield
+    finally:
+        sys.setdlopenflags(flags)
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(nowhere)
