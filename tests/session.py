@@ -84,6 +84,7 @@ class Session:
 
     def __init__(self, cluster: Cluster, schema: str, role: str = ROLE):
         self.cluster, self.schema, self.role = cluster, schema, role
+        self.forget()
         self.tables = Maker(cluster, schema, role)
         self.sharded, self.local = self.tables.sharded, self.tables.local
         self.conn = cluster.connect(role)
@@ -91,12 +92,16 @@ class Session:
         self.notices: list[str] = []
         self.conn.add_notice_handler(lambda notice: self.notices.append(notice.message_primary))
 
-    def close(self) -> None:
-        """Remove what the session's role owns in the catalog, and close."""
-        where = " where owner = %s"
+    def forget(self) -> None:
+        """Remove the role's runs and models."""
         for table in ("run", "model"):
-            self.cluster.coordinator.execute("delete from cerebro_internal." + table + where, [self.role])
+            self.cluster.coordinator.execute(
+                "delete from cerebro_internal.%s where owner = %%s" % table, [self.role]
+            )
+
+    def close(self) -> None:
         self.conn.close()
+        self.forget()
 
     def rows(self, statement: str, *values: Any) -> list[tuple]:
         return self.conn.execute(statement, values or None).fetchall()

@@ -130,13 +130,20 @@ def test_model_name_that_is_taken(session, model):
 # ---- the caller's own transaction
 
 
-@pytest.fixture
-def transaction(session):
-    """A connection of its own with an open transaction."""
+@pytest.fixture(scope="module")
+def second(session):
+    """A second session, not in autocommit mode."""
     with session.cluster.connect(autocommit=False) as connection:
         connection.execute("select set_config('search_path', %s, false)", [session.schema])
         connection.commit()
         yield connection
+
+
+@pytest.fixture
+def transaction(second):
+    """The second session, rolled back afterwards."""
+    yield second
+    second.rollback()
 
 
 CHANGES = {
@@ -621,15 +628,6 @@ def test_resume_of_what_is_done_gives_its_trials(session, good, model):
     statement, values = session.call(good, model, "label", run=values[0], if_exists="resume")
     assert session.rows(statement, *values) == first
     assert session.rows("select * from cerebro.resume(%s)", values[0]) == first
-
-
-def test_replace_that_is_refused_keeps_the_former_run(session, good, model):
-    run = session.fit(good, model, "label")
-    bad = session.sharded(POINTS, [(None, 1, True)] * 6)
-    before = session.rows("select * from cerebro.trial where run = %s", run)
-    error = session.refused(bad, model, "label", run=run, if_exists="replace")
-    assert error.sqlstate == "22004"
-    assert session.rows("select * from cerebro.trial where run = %s", run) == before
 
 
 # ---- names
