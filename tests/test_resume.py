@@ -1,0 +1,216 @@
+"""Whoever is killed, and whenever: resumed under `fixed`, a run ends as if nothing had happened, bit for bit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import numpy as np
+import psycopg
+import pytest
+
+from tests import outcome
+from tests.cluster import ADMIN, kill, poll_until
+from tests.psql import Gone, Psql
+
+# Where -> on which node (0: the coordinator), at which occurrence.
+POINTS = {
+    "order-sent": (0, 5),
+    "mid-visit": (2, 3),
+    "state-returned": (0, 7),
+    "committed": (0, 4),
+    "validation": (2, 2),
+    "epoch-end": (0, 3),
+    "before-done": (0, 1),
+}
+VICTIMS = ["driver", "segment", "psql"]
+SIZES = [40, 27]
+TRIALS, EPOCHS = 3, 2
+MODEL = {
+    "layers": [
+        {"Dense": {"units": 6, "activation": "relu"}},
+        {"BatchNormalization": {}},
+        {"Dropout": {"rate": 0.25}},
+        {"Dense": {"units": "$classes", "activation": "softmax"}},
+    ]
+}
+OPTIONS = {
+    "epochs": EPOCHS, "batch_size": 4, "optimizer": {"Adam": {}}, "seed": 99, "order": "fixed", "validation": 0.25,
+    "search": {"space": {"learning_rate": [0.003, 0.01, 0.03]}},
+}  # fmt: skip
+RESTART_SECONDS = 30.0
+
+
+class Lab:
+    """One table and one model, the outcome of an uninterrupted run, and a psql that stays warm until it is lost."""
+
+    def __init__(self, session):
+        self.session, self.cluster = session, session.cluster
+        random = np.random.default_rng(5)
+        x = random.normal(size=(sum(SIZES), 3)).astype(np.float32)
+        rows = {"x": x, "kind": (x[:, 0] > 0).astype(int) + (x[:, 1] > 0)}
+        self.table = session.sharded({"x": "real[]", "kind": "integer"}, rows, sizes=SIZES)
+        self.model = session.model(MODEL)
+        self._psql: Psql | None = None
+        run = session.name()
+        assert self.fit(self.psql, run).answer().sqlstate == "00000"
+        self.reference = outcome.everything(self.cluster, run)
+        assert len(self.reference[0]) == TRIALS * EPOCHS
+
+    @property
+    def psql(self) -> Psql:
+        if self._psql is None:
+            self._psql = Psql(self.cluster)
+        return self._psql
+
+    def lose_psql(self) -> None:
+        """The session is of no more use."""
+        if self._psql is not None:
+            self._psql.close()
+            self._psql = None
+
+    def fit(self, psql: Psql, run: str, **options) -> Psql:
+        psql.send(
+            "select trial from cerebro.fit(%s, %s::regclass, %s, 'kind', '{x}', %s)",
+            run, self.table.name, self.model, json.dumps({**OPTIONS, **options}),
+        )  # fmt: skip
+        return psql
+
+    def workers(self, node: int) -> list[int]:
+        """Process ids of worker sessions on a node."""
+        query = (
+            "select pid from pg_stat_activity where usename = %s and backend_type = 'client backend'"
+            " and application_name like 'cerebro%%' order by backend_start"
+        )
+        return [pid for (pid,) in self.cluster.node(node).execute(query, [self.session.role])]
+
+    def driver(self, run: str) -> int | None:
+        return self.cluster.coordinator.execute("select pid from cerebro.run where run = %s", [run])[0][0]
+
+
+@pytest.fixture(scope="module")
+def lab(session):
+    made = Lab(session)
+    yield made
+    made.lose_psql()
+
+
+@contextlib.contextmanager
+def armed(node, run: str, point: str, occurrence: int):
+    """The run waits at this point while the context lasts; gives a function that waits until it does."""
+    node.execute(
+        "insert into cerebro_internal.fault (run, point, occurrence, action) values (%s, %s, %s, 'wait')",
+        [run, point, occurrence],
+    )
+
+    def reached():
+        query = "select pid from pg_stat_activity where application_name = 'cerebro waits at ' || %s"
+        return poll_until(lambda: node.execute(query, [point]), 60)[0][0]
+
+    try:
+        yield reached
+    finally:
+        node.execute("delete from cerebro_internal.fault")
+
+
+def kill_backend(node, pid: int) -> None:
+    """SIGKILL a backend and wait until its server, which then restarts all sessions, answers again."""
+    watch = node.connect(ADMIN)
+    kill(pid)
+
+    def lost():
+        try:
+            watch.execute("select 1")
+            return False
+        except psycopg.OperationalError:
+            return True
+
+    def back():
+        try:
+            return node.execute("select 1") == [(1,)]
+        except psycopg.OperationalError:
+            return False
+
+    poll_until(lost, RESTART_SECONDS)
+    poll_until(back, RESTART_SECONDS)
+
+
+def done_visits(lab, run: str) -> dict:
+    """When each visit that a committed state covers began, and at which attempt."""
+    query = "select trial, epoch, shard, started_at, attempt from cerebro.visit where run = %s and phase = 'train' and state = 'done'"
+    return {tuple(row[:3]): row[3:] for row in lab.cluster.coordinator.execute(query, [run])}
+
+
+def refused(lab, run: str) -> None:
+    """Another session that tries to take the run is told who holds it."""
+    with lab.cluster.connect() as second:
+        with pytest.raises(psycopg.Error) as caught:
+            second.execute("select cerebro.resume(%s)", [run])
+    assert caught.value.sqlstate == "55006"
+    assert 'run "%s" is being driven by another session' % run in caught.value.diag.message_primary
+    assert "process %d " % lab.psql.backend in caught.value.diag.message_detail
+
+
+def check_outcome(lab, run: str) -> None:
+    """The run is done, exactly once, and equals the uninterrupted one."""
+    query = "select state from cerebro.run where run = %s"
+    assert lab.cluster.coordinator.execute(query, [run]) == [("done",)]
+    visits = outcome.visits(lab.cluster, run)
+    expected = [(t, e, k) for t in range(TRIALS) for e in range(1, EPOCHS + 1) for k in range(len(SIZES))]
+    assert sorted((trial, epoch, shard) for trial, epoch, shard, *_ in visits) == expected
+    assert {row[4] for row in visits} == {"done"}
+    history, ranking, states = outcome.everything(lab.cluster, run)
+    assert history == lab.reference[0]
+    assert ranking == lab.reference[1]
+    assert states == lab.reference[2]
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+@pytest.mark.parametrize("point", POINTS)
+def test_resumed_run_equals_an_uninterrupted_one(lab, point, victim):
+    run = lab.session.name()
+    number, occurrence = POINTS[point]
+    node = lab.cluster.node(number)
+    with armed(node, run, point, occurrence) as reached:
+        psql = lab.fit(lab.psql, run, max_retries=0)
+        waiting = reached()
+        refused(lab, run)
+        done = done_visits(lab, run)
+        assert done
+        if victim == "driver":
+            assert number != 0 or waiting == psql.backend
+            kill_backend(lab.cluster.coordinator, psql.backend)
+        elif victim == "segment":
+            (worker,) = lab.workers(2)
+            assert number == 0 or waiting == worker
+            kill_backend(lab.cluster.node(2), worker)
+        else:
+            kill(psql.process.pid)
+    if victim == "segment":
+        answer = psql.answer()
+        # Before the end no link is needed any more.
+        assert answer.sqlstate == ("00000" if point == "before-done" else "08006"), answer.text
+    else:
+        with pytest.raises(Gone):
+            psql.answer()
+        lab.lose_psql()
+        poll_until(lambda: lab.driver(run) is None, 10)
+    answer = lab.psql.ask("select trial from cerebro.resume(%s)", run)
+    assert answer.sqlstate == "00000", answer.text
+    check_outcome(lab, run)
+    if victim != "driver":  # its server restarts, and may lose the last commits
+        again = done_visits(lab, run)
+        assert {key: again[key] for key in done} == done, "what was committed was trained again"
+
+
+def test_killed_segment_backend_repeats_only_its_visit(lab):
+    run = lab.session.name()
+    node = lab.cluster.node(2)
+    with armed(node, run, "mid-visit", 3) as reached:
+        psql = lab.fit(lab.psql, run)
+        kill_backend(node, reached())
+    answer = psql.answer()
+    assert answer.sqlstate == "00000", answer.text
+    check_outcome(lab, run)
+    attempts = [row[5] for phase in ("train", "validate") for row in outcome.visits(lab.cluster, run, phase)]
+    assert sorted(attempts)[-2:] == [1, 2]
