@@ -25,6 +25,7 @@ select c.oid::int8 as oid, c.relkind, greatest(c.reltuples, 0)::int8 as rows
      , pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname) as qualified
      , case when c.relkind in ('r', 'm') then pg_catalog.pg_relation_size(c.oid) end as bytes
      , pg_catalog.has_table_privilege(c.oid, 'SELECT') as readable
+     , pg_catalog.row_security_active(c.oid) as policy
      , s.srvname as server, w.fdwname as wrapper
      , (select o.option_value from pg_catalog.pg_options_to_table(f.ftoptions) o where o.option_name = 'schema_name') as there_schema
      , (select o.option_value from pg_catalog.pg_options_to_table(f.ftoptions) o where o.option_name = 'table_name') as there_name
@@ -135,8 +136,8 @@ class PostgresEngine(Engine):
     def _local_read(self, source: Source, leaf: dict, low: int, high: Optional[int], policy: bool) -> Read:
         conditions = []
         relation = "only " + leaf["qualified"]
-        if leaf["oid"] != source.oid and (policy or not leaf["readable"]):
-            # The caller's rights are on the relation it named: read the leaf through that one.
+        if leaf["oid"] != source.oid and (policy or leaf["policy"] or not leaf["readable"]):
+            # Rights and policies that count are those of the relation that the caller named: read the leaf through it.
             relation = source.name
             conditions.append("tableoid = %d::oid" % leaf["oid"])
         if low:
