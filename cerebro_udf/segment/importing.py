@@ -7,19 +7,24 @@ import sys
 from contextlib import contextmanager
 from typing import Iterator
 
+_SHOW_TO_ALL = "tensorflow.python.pywrap_dlopen_global_flags"
+
 
 @contextmanager
 def apart() -> Iterator[None]:
     """Import within; TensorFlow's libraries then look for symbols in each other before they look in the server.
 
     PostgreSQL's JIT loads its LLVM for all to see, and TensorFlow carries another one under the same names: whichever
-    came second in a session crashed it, as soon as one query was costly enough to be compiled.
+    came second in a session crashed it, as soon as one query was costly enough to be compiled. So TensorFlow binds
+    to itself first (RTLD_DEEPBIND), and is kept from showing its symbols to all (RTLD_GLOBAL), which it only needs
+    where its libraries are not linked to each other.
     Standard error goes nowhere meanwhile: TensorFlow's C++ writes there before it reads its log level.
     """
     flags = sys.getdlopenflags()
     saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     sys.setdlopenflags(os.RTLD_NOW | os.RTLD_DEEPBIND)
+    sys.modules.setdefault(_SHOW_TO_ALL, None)  # an import of it fails, which TensorFlow expects
     try:
         yield
     finally:

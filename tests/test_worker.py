@@ -1,0 +1,208 @@
+"""A segment's worker asked directly, step by step, as a coordinator asks it."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import numpy as np
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from cerebro_udf import definition, encoders
+from cerebro_udf.segment import seeds, state
+from tests.cluster import ROLE, poll_until
+from tests.tables import copy
+
+RUN = "asked directly"
+FEATURES = [{"name": name, "type": "real", "kind": "number", "encoder": None} for name in ("a", "b")]
+LABEL = {"name": "y", "type": "integer", "task": "classification"}
+LAYERS = ({"Dense": {"units": 8}}, {"Dropout": {"rate": 0.5}}, {"Dense": {"units": "$classes"}})
+CHUNK_BYTES = 64 * 2**20
+
+
+class Worker:
+    """A session of the ordinary role on a segment, with a table of 150 rows."""
+
+    def __init__(self, cluster, schema):
+        self.cluster, self.relation = cluster, '"%s"."rows"' % schema
+        self.conn = cluster.connect(node=1)
+        self.notices = []
+        self.conn.add_notice_handler(lambda notice: self.notices.append(notice.message_primary))
+        self.conn.execute("create table %s (a real, b real, y integer)" % self.relation)
+        self.conn.execute("create table %s (a real, b real, y integer)" % self.relation.replace("rows", "none"))
+        random = np.random.default_rng(1)
+        rows = [(float(a), float(b), int(y)) for a, b, y in zip(*random.normal(size=(2, 150)), random.integers(0, 3, 150))]
+        copy(self.conn, schema, "rows", ["a", "b", "y"], rows)
+        self.call("start", Jsonb({"threads": 1}))
+        self.encoders = encoders.merge(FEATURES, LABEL, [self.load()], "error", 0.25)
+        self.call("encode", Jsonb({"run": RUN, "encoders": self.encoders}))
+
+    def call(self, step, *values):
+        marks = ", ".join(["%b"] * len(values))
+        row = self.conn.execute("select * from cerebro_internal.worker_%s(%s)" % (step, marks), values, binary=True)
+        found = row.fetchone()
+        return found if len(found) > 1 else found[0]
+
+    def load(self, relation=None, **changes):
+        reads = [{"relation": relation or self.relation, "where": None, "columns": {n: n for n in "aby"}}]
+        spec = {"run": RUN, "reads": reads, "features": FEATURES, "label": LABEL, "nulls": "error", "seed": 7,
+                "validation": 0.25, "memory_bytes": 2**30}  # fmt: skip
+        return self.call("load", Jsonb({**spec, **changes}))
+
+    def program(self, layers=LAYERS):
+        bound = definition.bind({"layers": list(layers)}, {"classes": 3, "input_shape": [2]})
+        return {"definition": bound, "optimizer": definition.check_optimizer("adam"), "loss": None, "metrics": None,
+                "encoders": encoders.model_part(self.encoders)}  # fmt: skip
+
+    def init(self, program):
+        return self.call("init", Jsonb({"run": RUN, "program": program, "seed": seeds.trial_seed(7, 0)}))
+
+    def visit(self, program, blob, **changes):
+        order = {"run": RUN, "trial": 0, "epoch": 1, "phase": "train", "shard": 0, "seed": 7, "program": program,
+                 "batch_size": 16, "learning_rate": 0.01, "first": True, "last": True}  # fmt: skip
+        return self.call("visit", Jsonb({**order, **changes}), blob)
+
+
+@pytest.fixture(scope="module")
+def session(cluster):
+    for node in cluster.nodes:
+        node.execute("drop schema if exists worker cascade; create schema worker authorization %s" % ROLE)
+    asked = Worker(cluster, "worker")
+    yield asked
+    asked.conn.close()
+    for node in cluster.nodes:
+        node.execute("drop schema worker cascade")
+
+
+@pytest.fixture
+def worker(session):
+    """Loaded and encoded, whatever the test before it did."""
+    session.load()
+    session.call("encode", Jsonb({"run": RUN, "encoders": session.encoders}))
+    session.notices.clear()
+    return session
+
+
+def refused(worker, step, *values) -> str:
+    with pytest.raises(psycopg.Error) as caught:
+        worker.call(step, *values)
+    return caught.value.sqlstate
+
+
+def test_a_worker_tells_what_it_is(worker):
+    facts = worker.call("hello")
+    assert facts["threads"] == 1 and facts["cores"] >= 1
+    assert 0 < facts["memory_available"] <= facts["memory_total"]
+
+
+def test_the_same_visit_twice_gives_the_same_state(worker):
+    program = worker.program()
+    report, first = worker.init(program)
+    assert report == {"status": "ok", "error": None}
+    report, blob = worker.visit(program, first)
+    assert report["status"] == "ok" and list(report["metrics"]) == ["loss", "accuracy"]
+    assert worker.visit(program, first)[1] == blob != first
+
+
+def test_validation_leaves_the_state_alone_and_sums_up(worker):
+    program = worker.program()
+    blob = worker.init(program)[1]
+    report, accumulators = worker.visit(program, blob, phase="validate")
+    held = {name: float(array.sum()) for name, array in state.unpack(accumulators)[0].items()}
+    assert report["rows"] > 0 and report["metrics"] is None and held["metric/1"] == report["rows"]
+    once = worker.call("summarize", Jsonb({"run": RUN, "program": program}), [accumulators])
+    twice = worker.call("summarize", Jsonb({"run": RUN, "program": program}), [accumulators, accumulators])
+    assert list(once) == ["loss", "accuracy"] and twice == pytest.approx(once, rel=1e-6)
+    assert worker.visit(program, blob)[1] == worker.visit(program, blob)[1]
+
+
+def test_a_state_over_64_mb_comes_and_goes_in_parts(worker):
+    program = worker.program([{"Dense": {"units": 2600}}, {"Dense": {"units": 2600}}, {"Dense": {"units": "$classes"}}])
+    report, blob = worker.init(program)
+    assert blob is None and report["parts"] == 2
+    parts = [worker.call("get", part) for part in range(2)]
+    assert len(parts[0]) == CHUNK_BYTES
+    assert refused(worker, "get", 0) == refused(worker, "put", 2, b"") == "55000"
+    for part, data in enumerate(parts):
+        worker.call("put", part, data)
+    report, blob = worker.visit(program, None)
+    assert report["status"] == "ok" and report["parts"] == 2 and blob is None
+    state.unpack(b"".join(worker.call("get", part) for part in range(2)))
+
+
+def test_a_model_that_does_not_fit_fails_the_trial_and_says_why(worker):
+    program = worker.program([{"Dense": {"units": 2}}])
+    report, blob = worker.init(program)
+    assert report["status"] == "failed" and "3 classes" in report["error"] and blob is None
+    assert worker.visit(program, b"")[0]["status"] == "failed"
+
+
+def test_a_damaged_or_foreign_state_is_refused(worker):
+    program = worker.program()
+    other = worker.init(worker.program([{"Dense": {"units": 3}}]))[1]
+    good = worker.init(program)[1]
+    for blob in (b"nonsense", other, good[:-1] + bytes([good[-1] ^ 1])):
+        with pytest.raises(psycopg.Error) as caught:
+            worker.visit(program, blob)
+        assert caught.value.sqlstate == "ML003"
+
+
+def test_after_a_cancel_between_slices_the_next_visit_is_right(worker):
+    program = worker.program([{"Dense": {"units": 512}}, {"Dense": {"units": 512}}, {"Dense": {"units": "$classes"}}])
+    first = worker.init(program)[1]
+    expected = worker.visit(program, first)[1]
+    pid = worker.conn.info.backend_pid
+    query = "select state from pg_stat_activity where pid = %s"
+    worker.load(relation="(select t.* from %s t, generate_series(1, 4000)) r" % worker.relation)
+    worker.call("encode", Jsonb({"run": RUN, "encoders": worker.encoders}))
+
+    def cancel():
+        poll_until(lambda: worker.cluster.node(1).execute(query, [pid])[0][0] == "active")
+        poll_until(lambda: any(n.startswith("cerebro-progress") for n in worker.notices), 30)
+        worker.conn.cancel_safe()
+
+    other = threading.Thread(target=cancel)
+    other.start()
+    with pytest.raises(psycopg.errors.QueryCanceled):
+        worker.visit(program, first)
+    other.join()
+    told = [json.loads(n.split(" ", 1)[1]) for n in worker.notices]
+    assert 0 < told[0]["rows"] < told[0]["of"]
+    worker.load()
+    worker.call("encode", Jsonb({"run": RUN, "encoders": worker.encoders}))
+    assert worker.visit(program, first)[1] == expected
+
+
+def test_loading_another_run_drops_the_one_before(worker):
+    assert refused(worker, "encode", Jsonb({"run": "other", "encoders": worker.encoders})) == "55000"
+    worker.load(run="other")
+    with pytest.raises(psycopg.Error) as caught:
+        worker.visit(worker.program(), b"")
+    assert caught.value.sqlstate == "55000"
+
+
+def test_a_shard_without_rows_takes_part(worker):
+    assert worker.load(relation=worker.relation.replace("rows", "none"))["rows"] == 0
+    worker.call("encode", Jsonb({"run": RUN, "encoders": worker.encoders}))
+    program = worker.program()
+    blob = worker.init(program)[1]
+    report, after = worker.visit(program, blob, learning_rate=None)
+    assert report["rows"] == report["batches"] == 0 and after == blob
+    report, accumulators = worker.visit(program, blob, phase="validate")
+    assert report["rows"] == 0 and state.unpack(accumulators)[0]["metric/0"] == 0.0
+
+
+@pytest.mark.parametrize("first", ["tensorflow", "jit"])
+def test_tensorflow_and_the_servers_jit_live_in_one_session(cluster, first):
+    """Both carry an LLVM; whichever came second used to crash the server."""
+    start = "select cerebro_internal.worker_start('{\"threads\": 1}')"
+    compiled = "select sum(g * random()) from generate_series(1, 1000) g"
+    with cluster.connect(node=1) as conn:
+        for name in ("jit_above_cost", "jit_optimize_above_cost", "jit_inline_above_cost"):
+            conn.execute("set %s = 0" % name)
+        for statement in (start, compiled) if first == "tensorflow" else (compiled, start, compiled):
+            assert conn.execute(statement).fetchone()[0]
+        plan = "\n".join(row[0] for row in conn.execute("explain analyze " + compiled))
+        assert "JIT" in plan
