@@ -42,7 +42,7 @@ order by a.attnum
 _CHANGED = """
 with recursive tree(oid) as (
     select $1::int8::oid
-    union all
+    union
     select i.inhrelid from pg_catalog.pg_inherits i join tree on i.inhparent = tree.oid
 )
 select l.mode

@@ -17,7 +17,7 @@ MAX_DEFAULT_WORKERS = 8
 _LEAVES = """
 with recursive tree(oid) as (
     select $1::int8::oid
-    union all
+    union  -- not all: a table may inherit from two that are both in the tree
     select i.inhrelid from pg_catalog.pg_inherits i join tree on i.inhparent = tree.oid
 )
 select c.oid::int8 as oid, c.relkind, greatest(c.reltuples, 0)::int8 as rows
@@ -88,13 +88,30 @@ class PostgresEngine(Engine):
             rows = sum(leaf["rows"] for leaf in parts)
             shards.append(Shard(len(shards), server, server, reads, rows, None, policy))
         if local:
-            for reads, rows, size in self._split(source, local, workers, policy):
+            if not self._may_read_all(source.oid):
+                if foreign:
+                    raise NotSupported(
+                        "a right on columns alone, for a table with both local and foreign partitions",
+                        "Telling its local rows from its foreign ones takes a system column.",
+                        "Ask the owner: GRANT SELECT ON %s TO …;" % source.name,
+                    )
+                # Nor may the caller read ctid, by which rows are split.
+                read = Read(source.name, {name: name for name in source.columns})
+                shares = [([read], sum(leaf["rows"] for leaf in local), sum(leaf["bytes"] for leaf in local))]
+            else:
+                shares = self._split(source, local, workers, policy)
+            for reads, rows, size in shares:
                 shards.append(Shard(len(shards), "local_%d" % (len(shards) - len(foreign) + 1), SELF, reads, rows, size))
         if not shards:
             raise NotSupported(
                 "table %s has no partitions" % source.name, "There is nothing to read.", "Attach a partition, or load rows into a table."
             )
         return shards
+
+    def _may_read_all(self, oid: int) -> bool:
+        """Whether the caller has SELECT on the relation itself, which covers its system columns."""
+        plan = self._plpy.prepare("select pg_catalog.has_table_privilege($1::int8::oid, 'SELECT') as may", ["int8"])
+        return self._plpy.execute(plan, [oid])[0]["may"]
 
     def _policy_active(self, oid: int) -> bool:
         plan = self._plpy.prepare("select pg_catalog.row_security_active($1::int8::oid) as active", ["int8"])
