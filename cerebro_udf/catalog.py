@@ -11,6 +11,7 @@ import time
 from typing import Any, Callable, List, Optional, Tuple
 
 from cerebro_udf.coordinator.links import Address, Link, RemoteError, Reply, ask, configure, pump
+from cerebro_udf.engines.postgres import home_command
 from cerebro_udf.errors import CerebroError, InUse, NotFound, NotReady
 
 LOCK_CLASS = 1128616514  # "CERB": first key of the advisory lock that the driver of a run holds; the second is its id
@@ -51,6 +52,20 @@ def raise_remote(error: RemoteError, where: Optional[str] = None) -> None:
     raise raised
 
 
+def leads_home(plpy, pulse, link: Link) -> bool:
+    """Whether an open link leads to the very database that this backend serves."""
+    query = (
+        "select pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time())::text as started"
+        ", pg_catalog.current_database()::text as name"
+    )
+    here = plpy.execute(query)[0]
+    try:
+        started, name = ask(link, pulse, query)[0]
+    except RemoteError as error:
+        raise_remote(error)
+    return (started.decode(), name.decode()) == (here["started"], here["name"])
+
+
 class Ledger:
     """Writes one run. Every write carries the generation, so that a driver that lost the run is refused (55006).
 
@@ -71,19 +86,11 @@ class Ledger:
         self._check_home()
 
     def _check_home(self) -> None:
-        query = (
-            "select pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time())::text as started"
-            ", pg_catalog.current_database()::text as name"
-        )
-        here = self._plpy.execute(query)[0]
-        port = self._plpy.execute("select pg_catalog.current_setting('port') as port")[0]["port"]
-        there = self._read(query)[0]
-        if (here["started"], here["name"]) != (there[0], there[1]):
+        if not leads_home(self._plpy, self._pulse, self.link):
             raise NotReady(
                 "server cerebro_self leads to another database",
                 "It leads to %s." % self.link.address,
-                "ALTER SERVER cerebro_self OPTIONS (SET host '127.0.0.1', SET port '%s', SET dbname %s);"
-                % (port, self._plpy.quote_literal(here["name"])),
+                home_command(self._plpy),
             )
 
     # -- reading, in a snapshot of its own --
@@ -180,16 +187,18 @@ class Ledger:
         self.run, self._locked = run, True
 
     def unlock(self) -> None:
-        if not self._locked:
-            return
-        self._locked = False
-        plan = "select pg_catalog.pg_advisory_unlock(%d, %d)" % (LOCK_CLASS, self.run)
-        try:
-            self._plpy.execute(plan)
-        except BaseException:
-            # A second cancel came before the statement: the session must not keep the run for it.
-            self._plpy.execute(plan)
-            raise
+        """Let go of the run, through any number of cancels: a session that stays must not keep it."""
+        cancelled: Optional[BaseException] = None
+        while self._locked:
+            try:
+                self._plpy.execute("select pg_catalog.pg_advisory_unlock(%d, %d)" % (LOCK_CLASS, self.run))
+                self._locked = False
+            except self._plpy.SPIError as error:
+                if error.sqlstate != "57014":
+                    raise
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
 
     def create(self, **run: Any) -> None:
         """Begin a run as generation 1 and lock it."""

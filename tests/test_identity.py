@@ -311,7 +311,7 @@ def test_wrong_password(session, server):
     assert (error.sqlstate, error.message) == ("28000", 'server "%s" refuses user "%s"' % (server, ROLE))
     assert "password authentication failed" in error.detail
     assert error.hint == (
-        "Correct the password: ALTER USER MAPPING FOR CURRENT_USER SERVER %s OPTIONS (SET password '...');" % server
+        "ALTER USER MAPPING FOR CURRENT_USER SERVER \"%s\" OPTIONS (SET password :'password');" % server
     )
 
 

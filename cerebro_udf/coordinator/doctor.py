@@ -7,10 +7,11 @@ from importlib import metadata
 from typing import Any, List, Optional, Tuple
 
 import cerebro_udf
+from cerebro_udf.catalog import leads_home
 from cerebro_udf.coordinator.links import Link, RemoteError, ask
 from cerebro_udf.coordinator.segments import Segments, create_extension_command
 from cerebro_udf.coordinator.source import describe
-from cerebro_udf.engines.postgres import SELF, PostgresEngine
+from cerebro_udf.engines.postgres import SELF, PostgresEngine, home_command
 from cerebro_udf.errors import CerebroError
 from cerebro_udf.interrupts import Pulse
 
@@ -56,7 +57,7 @@ def doctor(plpy, gd: dict) -> List[Check]:
     engine, pulse = PostgresEngine(plpy), Pulse(plpy)
     checks = _package_checks("coordinator", _local_facts(plpy), None)
     for server in [SELF] + engine.servers():
-        checks += _server_checks(engine, pulse, server)
+        checks += _server_checks(plpy, engine, pulse, server)
     return checks
 
 
@@ -66,7 +67,7 @@ def _local_facts(plpy) -> dict:
     return facts
 
 
-def _server_checks(engine: PostgresEngine, pulse: Pulse, server: str) -> List[Check]:
+def _server_checks(plpy, engine: PostgresEngine, pulse: Pulse, server: str) -> List[Check]:
     """Reach one server as the caller, and ask it what it is."""
     try:
         address = engine.address(server)
@@ -74,10 +75,12 @@ def _server_checks(engine: PostgresEngine, pulse: Pulse, server: str) -> List[Ch
         link.open(pulse)
     except CerebroError as error:
         why = "%s: %s" % (error.message, error.detail) if error.detail else error.message
-        return [(server, "reachable", False, why, error.hint)]
+        return [(server, "reachable", False, why, (server == SELF and home_command(plpy)) or error.hint)]
     try:
         checks: List[Check] = [(server, "reachable", True, "as %s at %s" % (address.user, address), None)]
         if server == SELF:
+            if not leads_home(plpy, pulse, link):
+                return [(server, "reachable", False, "it leads to another database, %s" % address, home_command(plpy))]
             return checks
         facts = json.loads(ask(link, pulse, _NODE)[0][0])
         if facts["extension"] is None:

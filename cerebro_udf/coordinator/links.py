@@ -20,6 +20,7 @@ from typing import Any, Deque, Dict, Iterable, List, Optional, Sequence, Tuple
 from cerebro_udf.errors import CerebroError, NotAuthenticated, SegmentUnreachable
 
 TURN_SECONDS = 0.05  # how long a poll may last before interrupts are looked at
+CANCEL_TURN_SECONDS = 0.005  # the same while a cancel request, which takes a few milliseconds, is under way
 CONNECT_SECONDS = 10.0
 PROGRESS_PREFIX = "cerebro-progress "
 
@@ -295,13 +296,17 @@ class Link:
         if sum(r.size for r in self._queue) > keep_bytes:
             self._queue.clear()
 
-    def cancel(self) -> None:
-        """Ask the other end to cancel what it is doing; does not wait for it."""
-        if self._conn is not None and self.busy:
-            try:
-                self._conn.get_cancel().cancel()
-            except Exception:  # psycopg.Error: the server is gone, which ends the request as well; no plpy call here
-                pass
+    def cancel(self) -> Optional["_Cancel"]:
+        """Begin to ask the other end to cancel what it is doing; None when there is nothing to wait for."""
+        if self._conn is None or not self.busy:
+            return None
+        try:
+            if pq.version() < 170000:
+                self._conn.get_cancel().cancel()  # waits for the server; libpq has no other way
+                return None
+            return _Cancel(self._conn)
+        except Exception:  # psycopg.Error: the server is gone, which ends the request as well; no plpy call here
+            return None
 
     def close(self) -> None:
         """Drop the session. The other end notices within a slice and ends itself."""
@@ -310,6 +315,28 @@ class Link:
             self._conn = None
         self._queue.clear()
         self._current, self._results = None, []
+
+
+class _Cancel:
+    """A cancel request under way, in a connection of its own that never blocks: the other end may hang."""
+
+    def __init__(self, conn):
+        self._request = conn.cancel_conn()
+        self._request.start()
+        self._wants = select.POLLOUT
+
+    def step(self) -> bool:
+        """Go on as far as possible; say whether the server has acted on it (or never will)."""
+        poller = select.poll()
+        poller.register(self._request.socket, self._wants)
+        while poller.poll(0):
+            status = self._request.poll()
+            if status not in (pq.PollingStatus.READING, pq.PollingStatus.WRITING):
+                return True
+            self._wants = select.POLLIN if status == pq.PollingStatus.READING else select.POLLOUT
+            poller = select.poll()
+            poller.register(self._request.socket, self._wants)
+        return False
 
 
 def _remote_error(result) -> RemoteError:
@@ -334,7 +361,7 @@ def _connection_error(address: Address, text: str) -> CerebroError:
         return NotAuthenticated(
             'server "%s" refuses user "%s"' % (address.name, address.user),
             text,
-            "Correct the password: ALTER USER MAPPING FOR CURRENT_USER SERVER %s OPTIONS (SET password '...');" % address.name,
+            "ALTER USER MAPPING FOR CURRENT_USER SERVER \"%s\" OPTIONS (SET password :'password');" % address.name.replace('"', '""'),
         )
     return SegmentUnreachable(
         'cannot connect to segment "%s"' % address.name,
@@ -402,14 +429,25 @@ def configure(link: Link, pulse, settings: Dict[str, str]) -> None:
 def stop(links: Sequence[Link], seconds: float) -> None:
     """Cancel what the links are doing and drain them; what does not come back in time is closed.
 
-    A drained link is idle, without transaction or lock, and can be used again.
+    A drained link is idle, without transaction or lock, and can be used again: its cancel has arrived, so none can
+    hit the next request.
     """
+    cancels: Dict[Link, _Cancel] = {}
     for link in links:
         link.clear()
-        link.cancel()
+        cancel = link.cancel()
+        if cancel is not None:
+            cancels[link] = cancel
     deadline = time.monotonic() + seconds
-    while any(link.busy for link in links) and time.monotonic() < deadline:
-        pump(links, None, min(TURN_SECONDS, max(0.0, deadline - time.monotonic())))
+    while True:
+        cancels = {link: cancel for link, cancel in cancels.items() if not cancel.step()}
+        left = deadline - time.monotonic()
+        if left <= 0 or not (cancels or any(link.busy for link in links)):
+            break
+        if any(link.busy for link in links):
+            pump(links, None, min(CANCEL_TURN_SECONDS if cancels else TURN_SECONDS, left))
+        else:
+            time.sleep(min(CANCEL_TURN_SECONDS, left))
     for link in links:
-        if link.busy:
+        if link.busy or link in cancels:
             link.close()

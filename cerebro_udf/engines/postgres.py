@@ -191,10 +191,9 @@ class PostgresEngine(Engine):
             )
         host = options.get("hostaddr") or options.get("host")
         if not host or not options.get("dbname"):
+            command = "ALTER SERVER %s OPTIONS (ADD host '…', ADD dbname '…');" % self._plpy.quote_ident(server)
             raise InvalidArgument(
-                'server "%s" has no host or no dbname' % server,
-                None,
-                "ALTER SERVER %s OPTIONS (ADD host '…', ADD dbname '…');" % self._plpy.quote_ident(server),
+                'server "%s" has no host or no dbname' % server, None, home_command(self._plpy) if server == SELF else command
             )
         return Address(
             server, host, options.get("port", "5432"), options["dbname"], user, mapping.get("password"), not row["super"]
@@ -207,6 +206,24 @@ class PostgresEngine(Engine):
             " where w.fdwname = 'postgres_fdw' and pg_catalog.has_server_privilege(s.oid, 'USAGE') order by s.srvname"
         )
         return [row["name"] for row in rows]
+
+
+def home_command(plpy) -> str:
+    """The command that has cerebro_self lead to this very database."""
+    found = plpy.execute(
+        "select pg_catalog.current_setting('port') as port, pg_catalog.current_database()::text as dbname"
+        ", (select pg_catalog.json_object_agg(o.option_name, o.option_value)::text"
+        " from pg_catalog.pg_foreign_server s, pg_catalog.pg_options_to_table(s.srvoptions) o where s.srvname = '%s') as options" % SELF
+    )[0]
+    options = json.loads(found["options"] or "{}")
+    wanted = {"host": "127.0.0.1", "port": found["port"], "dbname": found["dbname"]}
+    changes = ["DROP hostaddr"] if "hostaddr" in options else []
+    changes += [
+        "%s %s %s" % ("SET" if key in options else "ADD", key, plpy.quote_literal(value))
+        for key, value in wanted.items()
+        if options.get(key) != value
+    ]
+    return "ALTER SERVER %s OPTIONS (%s);" % (SELF, ", ".join(changes)) if changes else ""
 
 
 def mapping_commands(plpy, server: str, role: str, usable: bool, exists: bool) -> List[str]:

@@ -1,0 +1,220 @@
+"""The doctor finds what keeps a role from training, and prints the command that mends it: the tests run that command."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from scripts import cluster as embedded
+from tests import requirements as requires
+from tests.cluster import ADMIN, ROLE
+from tests.session import POINTS, points
+
+pytestmark = requires.segments(3)
+
+ITEMS = {"server", "extension", "package", "python", "tensorflow", "keras", "numpy", "safetensors", "cores", "memory"}
+
+
+@pytest.fixture
+def conn(cluster):
+    """A connection of its own: a mapping is read anew by every call, warm links are not the question here."""
+    with cluster.connect() as connection:
+        yield connection
+
+
+def checks(connection) -> list[tuple]:
+    return connection.execute("select node, item, ok, value, repair from cerebro.doctor()").fetchall()
+
+
+def failures(connection) -> list[tuple]:
+    return [check for check in checks(connection) if not check[2]]
+
+
+def only_failure(connection) -> tuple:
+    """(node, item, value, repair) of the one check that fails."""
+    found = failures(connection)
+    assert len(found) == 1, found
+    node, item, _, value, repair = found[0]
+    return node, item, value, repair
+
+
+def run_repair(cluster, repair: str, node: int) -> None:
+    """Run what the doctor printed: shell as it stands, SQL in psql with the password that it asks for.
+
+    What only an administrator may run is run by one.
+    """
+    if repair.startswith("psql "):
+        path = cluster.embedded.tool("psql").rpartition("/")[0]
+        environment = {"PGPASSWORD": cluster.node(node).server.password(ADMIN), "PATH": path + ":/usr/bin:/bin"}
+        done = subprocess.run(repair, shell=True, env=environment, text=True, capture_output=True)
+        assert done.returncode == 0, done.stderr
+        return
+    for line in repair.split("\n"):
+        role = ADMIN if line.startswith(("GRANT", "ALTER SERVER")) else ROLE
+        password = cluster.node(node).server.password(ROLE)
+        shown = cluster.psql(line, "-v", "password=" + password, "-v", "ON_ERROR_STOP=1", role=role)
+        assert "ERROR" not in shown, shown
+
+
+def test_doctor_is_clean_and_says_what_every_node_has(cluster, conn):
+    found = checks(conn)
+    assert failures(conn) == []
+    assert all(repair is None for *_, repair in found)
+    by_node = {}
+    for node, item, _, value, _ in found:
+        by_node.setdefault(node, {})[item] = value
+    assert set(by_node) == {"coordinator", "cerebro_self"} | {node.name for node in cluster.segments}
+    assert set(by_node["coordinator"]) == ITEMS
+    for node in cluster.segments:
+        assert set(by_node[node.name]) == ITEMS | {"reachable"}
+        assert by_node[node.name]["reachable"] == "as tester at 127.0.0.1:%d/cerebro" % node.port
+        assert by_node[node.name]["server"].startswith(node.execute("show server_version")[0][0])
+        assert int(by_node[node.name]["cores"]) >= 1
+        assert by_node[node.name]["tensorflow"].count(".") == 2
+
+
+def test_doctor_starts_no_tensorflow_and_leaves_no_session(cluster, conn):
+    conn.execute("select * from cerebro.doctor()")
+    query = "select count(*) from pg_stat_activity where application_name = 'cerebro doctor' and state = 'active'"
+    assert all(node.execute(query) == [(0,)] for node in cluster.nodes)
+    maps = open("/proc/%d/maps" % conn.info.backend_pid).read()
+    assert "libtensorflow" not in maps
+
+
+@pytest.fixture
+def broken(cluster):
+    """Runs a statement as superuser on a node; restores mappings, servers and extensions afterwards, whatever happened."""
+
+    def run(statement: str, node: int = 0) -> None:
+        cluster.node(node).execute(statement)
+
+    yield run
+    for segment in cluster.segments:
+        segment.execute("set client_min_messages = warning; create extension if not exists cerebro cascade")
+    with cluster.connect(ADMIN) as admin:
+        options = admin.execute("select srvoptions::text from pg_foreign_server where srvname = 'cerebro_self'").fetchone()
+        if "hostaddr=" in options[0]:
+            admin.execute("alter server cerebro_self options (drop hostaddr)")
+        for server in ("segment_2", "cerebro_self"):
+            admin.execute("drop user mapping if exists for %s server %s" % (ROLE, server))
+    cluster.embedded._links([ROLE])
+
+
+@pytest.mark.parametrize("server", ["segment_2", "cerebro_self"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "drop user mapping for tester server {0}",
+        "alter user mapping for tester server {0} options (drop password)",
+        "alter user mapping for tester server {0} options (set password 'wrong')",
+        "alter user mapping for tester server {0} options (set user 'postgres')",
+    ],
+    ids=["no mapping", "no password", "wrong password", "another user"],
+)
+def test_mapping(cluster, conn, broken, server, fault):
+    broken(fault.format(server))
+    node, item, value, repair = only_failure(conn)
+    assert (node, item) == (server, "reachable") and value
+    run_repair(cluster, repair, 2 if server == "segment_2" else 0)
+    assert failures(conn) == []
+
+
+def test_usage_of_cerebro_self(cluster, conn, broken):
+    broken("revoke usage on foreign server cerebro_self from public, tester; drop user mapping for tester server cerebro_self")
+    try:
+        node, item, value, repair = only_failure(conn)
+        assert (node, item) == ("cerebro_self", "reachable")
+        assert len(repair.split("\n")) == 2
+        run_repair(cluster, repair, 0)
+        assert failures(conn) == []
+    finally:
+        broken("grant usage on foreign server cerebro_self to public")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "set port '1'", "drop port", "drop host", "drop dbname", "set dbname 'postgres'", "set dbname 'nowhere'",
+        "set port '{segment}'", "add hostaddr '127.0.0.2'",
+    ],
+)  # fmt: skip
+def test_cerebro_self_that_leads_elsewhere(cluster, conn, broken, fault):
+    broken("alter server cerebro_self options (%s)" % fault.format(segment=cluster.node(1).port))
+    node, item, value, repair = only_failure(conn)
+    assert (node, item) == ("cerebro_self", "reachable") and value
+    assert repair.startswith("ALTER SERVER cerebro_self OPTIONS (")
+    run_repair(cluster, repair, 0)
+    assert failures(conn) == []
+
+
+def test_extension_missing_on_a_segment(cluster, conn, broken):
+    broken("drop extension cerebro cascade", 2)
+    node, item, value, repair = only_failure(conn)
+    assert (node, item, value) == ("segment_2", "extension", "cerebro is not installed")
+    run_repair(cluster, repair, 2)
+    assert failures(conn) == []
+
+
+def test_extension_of_another_version_on_a_segment(cluster, conn, broken):
+    broken("update pg_catalog.pg_extension set extversion = '0.0.1' where extname = 'cerebro'", 2)
+    try:
+        node, item, value, repair = only_failure(conn)
+        assert (node, item, value) == ("segment_2", "extension", "0.0.1")
+        assert "ALTER EXTENSION cerebro UPDATE TO" in repair and "port=%d" % cluster.node(2).port in repair
+    finally:
+        from cerebro_udf import __version__
+
+        cluster.node(2).execute(
+            "update pg_catalog.pg_extension set extversion = %s where extname = 'cerebro'", [__version__]
+        )
+
+
+def test_segment_that_is_down_is_one_failure_of_many_checks(cluster, conn):
+    port = embedded.free_port()
+    with cluster.connect(ADMIN) as admin:
+        admin.execute(
+            "create server down foreign data wrapper postgres_fdw options (host '127.0.0.1', port '%d', dbname 'cerebro');"
+            "grant usage on foreign server down to tester;"
+            "create user mapping for tester server down options (user 'tester', password 'x')" % port
+        )
+        try:
+            node, item, value, repair = only_failure(conn)
+        finally:
+            admin.execute("drop server down cascade")
+    assert (node, item) == ("down", "reachable")
+    assert "Connection refused" in value and "127.0.0.1:%d" % port in repair
+    assert failures(conn) == []
+
+
+def test_server_that_the_role_may_not_use_is_not_checked(cluster, conn):
+    with cluster.connect(ADMIN) as admin:
+        admin.execute("create server private foreign data wrapper postgres_fdw options (host '127.0.0.1', dbname 'x')")
+        try:
+            assert "private" not in {check[0] for check in checks(conn)}
+        finally:
+            admin.execute("drop server private")
+
+
+# ---- segments()
+
+
+def test_segments_shows_shards_and_sizes(session, cluster):
+    table = session.sharded(POINTS, points(60), sizes=[40, 20, 0])
+    for part, number in zip(table.parts, table.segments):
+        with cluster.connect(ROLE, node=number) as there:
+            there.execute('analyze "%s"."%s"' % (session.schema, part))
+    found = session.rows("select * from cerebro.segments(%s::text::regclass)", table.name)
+    assert [(row[0], row[1], row[2], row[4]) for row in found] == [
+        ("segment_%d" % (k + 1), k, "127.0.0.1:%d/cerebro" % cluster.node(k + 1).port, rows) for k, rows in enumerate([40, 20, 0])
+    ]
+    assert [row[3] for row in found] == [["%s.%s" % (session.schema, part)] for part in table.parts]
+    assert found[0][5] >= 8192 and found[2][5] < found[0][5]
+
+
+def test_segments_of_a_local_table(session, cluster):
+    table = session.local(POINTS, points(60))
+    found = session.rows("select * from cerebro.segments(%s::text::regclass)", table.name)
+    assert [row[0] for row in found] == ["local_%d" % (k + 1) for k in range(len(found))]
+    assert {row[2] for row in found} == {"127.0.0.1:%d/cerebro" % cluster.coordinator.port}
+    assert sum(row[4] for row in found) == pytest.approx(60, abs=len(found))
