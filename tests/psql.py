@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pty
-import re
 import select
 import time
 import tty
@@ -87,10 +86,10 @@ class Psql:
         """Wait for the end of the statement under way."""
         end = time.monotonic() + seconds
         while True:
-            found = re.search(r"(?s)(.*)%s (\w{5})\n" % self._marker, self._seen)
-            if found:
+            text, found, state = self._seen.rpartition(self._marker)
+            if found and state.endswith("\n"):
                 self._marker = None
-                return Answer(found.group(1).strip(), found.group(2), time.monotonic())
+                return Answer(text.strip(), state.strip(), time.monotonic())
             assert time.monotonic() < end, "no answer within %s s; so far: %s" % (seconds, self._seen)
             self.read(max(0.0, end - time.monotonic()))
 
