@@ -25,6 +25,7 @@ SETTINGS = {
     "statement_timeout": "0", "idle_session_timeout": "1h", "idle_in_transaction_session_timeout": "0",
     "TimeZone": "UTC", "DateStyle": "ISO", "extra_float_digits": "3", "search_path": "pg_catalog, pg_temp",
     "client_connection_check_interval": "500ms", "client_min_messages": "notice", "jit": "off",
+    "work_mem": "160MB",  # a visit's result passes through a tuple store; a state of 64 MB must not spill to disk there
 }  # fmt: skip
 
 

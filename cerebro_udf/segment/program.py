@@ -276,4 +276,5 @@ def _variables(model) -> Dict[str, list]:
 
 
 def _numpy(variable) -> np.ndarray:
-    return variable.value.numpy()
+    """Return a read-only snapshot without a copy: later assignments leave the tensor read here alone."""
+    return np.asarray(tf.convert_to_tensor(variable.value))
