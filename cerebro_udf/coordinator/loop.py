@@ -281,7 +281,8 @@ class Loop:
     # -- telling --
 
     def _notice_epoch(self, order: Order, trial: Trial, metrics: dict) -> None:
-        shown = ", ".join("%s %.4g" % (name, value) for name, value in metrics.items() if value is not None)
+        names = sorted(metrics, key=lambda name: (name.startswith("val_"), not name.endswith("loss")))  # jsonb has an order of its own
+        shown = ", ".join("%s %.4g" % (name, metrics[name]) for name in names if metrics[name] is not None)
         left = self._scheduler.remaining_seconds()
         eta = "" if not left else ", %d:%02d left" % (left // 60, left % 60)
         self._plpy.notice(
