@@ -123,8 +123,8 @@ def doctor(plpy, gd: dict) -> List[Tuple]:
 def predict(plpy, gd: dict, run: str, row: Optional[str], wanted: str, trial: Optional[int]) -> Optional[str]:
     from cerebro_udf import serve
 
-    if row is None:
-        raise NullArgument("argument row is null", None, "Give a row, an array of the features in order, or a JSON object.")
+    if row is None or not row.strip():
+        raise NullArgument("argument row is null or blank", None, "Give a row, an array of the features in order, or a JSON object.")
     return serve.predict(plpy, gd, _text("run", run), row, wanted, trial)
 
 

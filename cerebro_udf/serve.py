@@ -74,7 +74,7 @@ def _spelled(value: Any) -> str:
     """A class as PostgreSQL spells it."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value)
+    return "%d" % value if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else str(value)
 
 
 def _predictor(plpy, gd: dict, run: str, trial: Optional[int]) -> Any:

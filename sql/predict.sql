@@ -1,4 +1,6 @@
 -- One row at a time, in any query. VOLATILE keeps planners from calling it while they plan; the cost makes them filter first.
+-- PARALLEL UNSAFE, the default, keeps TensorFlow from starting in every parallel worker. RESTRICTED would not do: PL/Python
+-- runs SQL in subtransactions, and while workers run not even the leader may begin one.
 
 CREATE OR REPLACE FUNCTION cerebro_internal.predict(
     run text
@@ -110,20 +112,3 @@ AS $$
 SELECT cerebro_internal.predict($1, $2, 'probabilities', $3)::jsonb
 $$;
 COMMENT ON FUNCTION cerebro.predict_probabilities(text, text, int) IS 'The probability of each class for one row';
-
--- TensorFlow must not start once per parallel worker.
-DO $do$
-DECLARE
-    f regprocedure;
-BEGIN
-    IF pg_catalog.current_setting('server_version_num')::int >= 90600 THEN
-        FOR f IN
-            SELECT p.oid FROM pg_catalog.pg_proc p
-            JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
-            WHERE n.nspname IN ('cerebro', 'cerebro_internal') AND p.proname LIKE 'predict%'
-        LOOP
-            EXECUTE pg_catalog.format('ALTER FUNCTION %s PARALLEL RESTRICTED', f);
-        END LOOP;
-    END IF;
-END
-$do$;

@@ -184,17 +184,21 @@ def _trials(ledger: Ledger, record: dict, options, encoders: dict, scheduler: Sc
     """Rebuild every trial from the ledger (fresh ones have nothing there yet), and tell the scheduler."""
     trials: Dict[int, Trial] = {}
     visits: Dict[int, List[dict]] = {}
+    made: Dict[int, int] = {}
     epochs: Dict[int, int] = {}
     if record["encoders"] is not None:
         for visit in ledger.visits(record["id"]):
-            if visit["phase"] == "train" and visit["state"] == "done":
+            if visit["state"] != "done":
+                continue
+            made[visit["trial"]] = made.get(visit["trial"], 0) + 1
+            if visit["phase"] == "train":
                 visits.setdefault(visit["trial"], []).append(visit)
         for row in ledger.epochs(record["name"], record["owner"]):
             epochs[row["trial"]] = row["epoch"]
     for row in ledger.trials(record["id"]):
         order = programs.order(options, row["params"], record["definition"], encoders)
         trial = Trial(row["trial"], row["params"], order, seeds.trial_seed(options.seed, row["trial"]))
-        trial.status, trial.error = row["state"], row["error"]
+        trial.status, trial.error, trial.visits = row["state"], row["error"], made.get(row["trial"], 0)
         trial.metric, trial.best_epoch, trial.best_seq = row["metric"], row["best_epoch"], row["best_seq"]
         trials[trial.number] = trial
         if row["state"] in ("done", "failed"):
@@ -315,5 +319,5 @@ def evaluate(plpy, gd: dict, run: str, source: str, options: dict) -> List[Tuple
     except BaseException:
         segments.rest()
         raise
-    return list(results.items())
+    return sorted(results.items(), key=lambda item: (item[0] != "loss", item[0]))  # jsonb keeps no order
 
