@@ -163,6 +163,8 @@ def check_outcome(lab, run: str) -> None:
     assert history == lab.reference[0]
     assert ranking == lab.reference[1]
     assert states == lab.reference[2]
+    ((longest,),) = lab.cluster.coordinator.execute("select max(seconds) from cerebro.epoch where run = %s", [run])
+    assert 0 < longest < 3600
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
@@ -197,10 +199,86 @@ def test_resumed_run_equals_an_uninterrupted_one(lab, point, victim):
         poll_until(lambda: lab.driver(run) is None, 10)
     answer = lab.psql.ask("select trial from cerebro.resume(%s)", run)
     assert answer.sqlstate == "00000", answer.text
+    visits = TRIALS * EPOCHS * 2 * len(SIZES)
+    if point != "before-done":
+        assert "(%d of %d visits)" % (visits, visits) in answer.text, "what was done before counts too"
     check_outcome(lab, run)
     if victim != "driver":  # its server restarts, and may lose the last commits
         again = done_visits(lab, run)
         assert {key: again[key] for key in done} == done, "what was committed was trained again"
+
+
+def test_resumed_run_that_keeps_states_per_epoch_only_equals_an_uninterrupted_one(lab):
+    run = lab.session.name()
+    node = lab.cluster.node(2)
+    with armed(node, run, "mid-visit", 5) as reached:
+        psql = lab.fit(lab.psql, run, checkpoint="epoch")
+        reached()
+        states = {row[4] for row in outcome.visits(lab.cluster, run)}
+        assert "trained" in states, "a visit without a state that covers it is not done"
+        psql.interrupt()
+        assert psql.answer().sqlstate == "57014"
+    assert psql.ask("select trial from cerebro.resume(%s)", run).sqlstate == "00000"
+    check_outcome(lab, run)
+
+
+def test_epoch_whose_record_was_lost_is_recorded_again(lab):
+    """What a crash between an epoch's last state and its record leaves, where there is no validation."""
+    run = lab.session.name()
+    assert lab.fit(lab.psql, run, validation=0).answer().sqlstate == "00000"
+    whole = outcome.everything(lab.cluster, run)
+    last = [row for row in whole[0] if row[1] == EPOCHS]
+    number = "(select id from cerebro_internal.run where name = '%s')" % run
+    with lab.cluster.connect(ADMIN) as admin:
+        admin.execute("delete from cerebro_internal.epoch where epoch = %d and run = %s" % (EPOCHS, number))
+        admin.execute(
+            "update cerebro_internal.trial t set state = 'running', best_epoch = e.epoch, metric = (e.metrics ->> 'loss')::float8"
+            " from cerebro_internal.epoch e where e.run = t.run and e.trial = t.trial and t.run = " + number
+        )
+        admin.execute("update cerebro_internal.run set state = 'failed' where id = " + number)
+    assert lab.psql.ask("select trial from cerebro.resume(%s)", run).sqlstate == "00000"
+    again = outcome.everything(lab.cluster, run)
+    assert [row for row in again[0] if row[1] == EPOCHS] == last
+    assert again == whole
+
+
+def test_run_whose_driver_was_killed_while_loading_resumes(lab):
+    run = lab.session.name()
+    with lab.cluster.connect(node=2, autocommit=False) as blocker:
+        blocker.execute('lock table "%s"."%s" in access exclusive mode' % (lab.table.schema, lab.table.parts[1]))
+        psql = lab.fit(lab.psql, run)
+        waits = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query like '%worker_load(%'"
+        poll_until(lambda: lab.cluster.node(2).execute(waits), 60)
+        refused(lab, run)
+        kill_backend(lab.cluster.coordinator, psql.backend)
+    lab.lose_psql()
+    shown = lab.cluster.coordinator.execute("select state, pid from cerebro.run where run = %s", [run])
+    assert shown == [("interrupted", None)]
+    assert lab.psql.ask("select trial from cerebro.resume(%s)", run).sqlstate == "00000"
+    check_outcome(lab, run)
+
+
+def test_former_driver_cannot_write_once_the_run_is_claimed(lab):
+    """In flight or later: a claim waits for the write that holds the run's row, and every later one is refused."""
+    run = lab.session.name()
+    assert lab.fit(lab.psql, run).answer().sqlstate == "00000"
+    ((number, generation),) = lab.cluster.coordinator.execute(
+        "select id, generation from cerebro_internal.run where name = %s", [run]
+    )
+    write = "select cerebro_internal.progress_set(%s, %s, '{}')"
+    with lab.cluster.connect(autocommit=False) as former, lab.cluster.connect() as claiming:
+        former.execute(write, [number, generation])
+        claiming.execute("set lock_timeout = '200ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            claiming.execute("select cerebro_internal.run_claim(%s)", [number])
+        former.commit()
+        assert claiming.execute("select cerebro_internal.run_claim(%s)", [number]).fetchone() == (generation + 1,)
+        for command in (write, "select cerebro_internal.run_end(%s, %s, 'failed', 'late')"):
+            with pytest.raises(psycopg.Error) as caught:
+                former.execute(command, [number, generation])
+            assert caught.value.sqlstate == "55006"
+            assert "generation %d" % (generation + 1) in caught.value.diag.message_detail
+            former.rollback()
 
 
 def test_killed_segment_backend_repeats_only_its_visit(lab):

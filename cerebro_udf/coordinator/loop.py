@@ -40,7 +40,8 @@ class Trial:
     best_epoch: Optional[int] = None
     train_metrics: dict = field(default_factory=dict)
     learning_rate: Optional[float] = None
-    epoch_started: float = 0.0
+    epoch_started: Optional[float] = None  # when this driver sent the first order of the epoch
+    visits: int = 0  # made in all, of both phases
     accumulators: Dict[int, bytes] = field(default_factory=dict)  # shard -> of the epoch being validated
     status: str = "waiting"
     error: Optional[str] = None
@@ -73,10 +74,8 @@ class Loop:
         self._current: Dict[int, Order] = {}  # segment -> the order it works on
         self._summaries: Dict[int, Callable[[], None]] = {}  # segment -> asks it again for the summary it works on
         self._progress_at = 0.0
-        self.visits_done = 0
         self.began = False  # whether a visit has been ordered: from then on the run stays
-        shards = len(self._links)
-        self._visits_total = len(trials) * run["epochs"] * (shards + sum(1 for _, held in rows if held))
+        self._visits_per_trial = run["epochs"] * (len(rows) + sum(1 for _, held in rows if held))
 
     def go(self) -> None:
         """Run to the end.
@@ -128,10 +127,10 @@ class Loop:
     def _send(self, order: Order, trial: Trial) -> None:
         trial.status = "running"
         position = trial.seq - (order.epoch - 1) * len(self._links)
-        if order.phase == "train" and position == 0:
-            trial.epoch_started = time.time()
-        elif order.phase == "validate":
+        if order.phase == "validate":
             position = order.shard
+        if trial.epoch_started is None:
+            trial.epoch_started = time.time()
         self._ledger.visit_begin(
             order.trial, order.epoch, order.phase, order.shard, position, self._segments.shards[order.shard].segment
         )
@@ -240,13 +239,15 @@ class Loop:
 
     def _visit_done(self, order: Order, report: dict) -> None:
         self._current.pop(order.shard, None)
-        self.visits_done += 1
+        self._trials[order.trial].visits += 1
         self._scheduler.done(order, report["busy_seconds"])
 
     def _failed(self, order: Order, reason: str) -> None:
         trial = self._trials[order.trial]
-        trial.status, trial.error, trial.state = "failed", reason, []
         self._current.pop(order.shard, None)
+        if trial.status == "failed":  # validated on several segments at once
+            return
+        trial.status, trial.error, trial.state = "failed", reason, []
         self._scheduler.drop(order.trial)
         self._ledger.trial_fail(order.trial, reason)
         self._plpy.notice("trial %d failed: %s" % (order.trial, reason))
@@ -267,9 +268,11 @@ class Loop:
         if finished and trial.best_epoch is None:
             # Every epoch gave NaN: the last state is kept, so that there is something to look at.
             trial.best_epoch, trial.best_seq = order.epoch, trial.seq
+        seconds = 0.0 if trial.epoch_started is None else time.time() - trial.epoch_started
+        trial.epoch_started = None
         best_now = trial.seq if trial.best_seq == trial.seq else None
         self._ledger.epoch_end(
-            trial.number, order.epoch, metrics, finite(trial.learning_rate), time.time() - trial.epoch_started,
+            trial.number, order.epoch, metrics, finite(trial.learning_rate), seconds,
             trial.metric, best_now, finished,
             then=lambda: faults.reach(self._plpy, "epoch-end", self._run["name"]),
         )  # fmt: skip
@@ -287,8 +290,13 @@ class Loop:
         eta = "" if not left else ", %d:%02d left" % (left // 60, left % 60)
         self._plpy.notice(
             "trial %d epoch %d/%d: %s (%d of %d visits%s)"
-            % (trial.number, order.epoch, self._run["epochs"], shown, self.visits_done, self._visits_total, eta)
+            % (trial.number, order.epoch, self._run["epochs"], shown, *self._visits(), eta)
         )
+
+    def _visits(self) -> Tuple[int, int]:
+        """Visits made, and visits to make in all; a failed trial makes no more."""
+        trials = self._trials.values()
+        return sum(t.visits for t in trials), sum(t.visits if t.status == "failed" else self._visits_per_trial for t in trials)
 
     def _publish(self) -> None:
         now = time.monotonic()
@@ -306,9 +314,10 @@ class Loop:
                     rows_total=self._rows[number][0 if order.phase == "train" else 1],
                 )  # fmt: skip
             lines.append(line)
+        done, total = self._visits()
         self._ledger.progress(
             {
-                "segments": lines, "visits_done": self.visits_done, "visits_total": self._visits_total,
+                "segments": lines, "visits_done": done, "visits_total": total,
                 "eta_seconds": finite(self._scheduler.remaining_seconds()),
             }
         )  # fmt: skip
