@@ -74,7 +74,7 @@ def task_of(label: dict) -> str:
     if kind not in INTEGER_TYPES + FLOAT_TYPES + TEXT_TYPES + ("boolean",):
         raise errors.WrongColumnType(
             'label "%s" cannot have type %s' % (label["name"], label["type"]),
-            hint="Use a number, boolean or text column, or cast it in a view.",
+            hint="Use a number, boolean or text column, or cast it in a materialized view.",
         )
     task = label.get("task") or ("regression" if kind in FLOAT_TYPES else "classification")
     if task == "regression" and kind in TEXT_TYPES:
@@ -139,7 +139,7 @@ def refuse_unusable(shard_stats: Sequence[dict], nulls: str) -> None:
         raise errors.BadData(
             "no rows are left to train on",
             detail="All %d rows hold NULL, NaN or infinite values and were skipped." % skipped,
-            hint="Leave out the columns that are mostly NULL, or replace the values in a view.",
+            hint="Leave out the columns that are mostly NULL, or replace the values in a materialized view.",
         )
     if rows == 0:
         raise errors.BadData("the source has no rows", hint="Load the table first, or name another one.")
@@ -164,7 +164,7 @@ def _refuse_nulls(shard_stats: Sequence[dict], rows: int) -> None:
         "%s %s NULL, NaN or infinite values"
         % ("column " + names if len(bad) == 1 else "columns " + names, "holds" if len(bad) == 1 else "hold"),
         detail=detail,
-        hint='Set the option "nulls" to "skip" to leave such rows out, or replace the values in a view.',
+        hint='Set the option "nulls" to "skip" to leave such rows out, or replace the values in a materialized view.',
     )
 
 
@@ -263,7 +263,7 @@ def _merge_moments(name: str, parts: List[dict]) -> Tuple[List[float], List[floa
     if not (np.isfinite(mean).all() and np.isfinite(m2).all()):
         raise errors.BadData(
             'the values of column "%s" are too large to standardize' % name,
-            hint="Scale the column in a view.",
+            hint="Scale the column in a materialized view.",
         )
     deviation = np.sqrt(m2 / count)
     return mean.tolist(), np.where(deviation > 0, deviation, 1.0).tolist()

@@ -259,7 +259,7 @@ def test_nulls_nans_and_infinities_are_summed_over_the_segments(session, model):
     assert error == Refusal(
         "22004", 'columns "a", "b" hold NULL, NaN or infinite values',
         'Column "a": 2 NULL, 1 NaN, 0 infinite of 90 rows. Column "b": 0 NULL, 0 NaN, 2 infinite of 90 rows.',
-        'Set the option "nulls" to "skip" to leave such rows out, or replace the values in a view.',
+        'Set the option "nulls" to "skip" to leave such rows out, or replace the values in a materialized view.',
     )  # fmt: skip
     run = session.fit(table, model, "label", nulls="skip")
     trained = session.rows("select sum(rows) from cerebro.visit where run = %s and phase = 'train'", run)
@@ -596,7 +596,8 @@ def test_no_feature(session, model, good):
 
 
 @pytest.mark.parametrize("call", ["select * from cerebro.resume('no')", "select cerebro.drop_run('no')",
-                                  "select * from cerebro.evaluate('no', 'pg_class')", "select cerebro.predict('no', array[1])"])  # fmt: skip
+            'create table "public"."08e5-a b"'
+            ' ("Select" real, "a""b" float8, "Étiquette" boolean, "with.dot" real[], "it\'s" text);'
 def test_run_that_does_not_exist(session, call):
     assert session.error(call) == Refusal(
         "42704", 'run "no" does not exist', None, "select run, state from cerebro.run; shows all runs."
@@ -673,7 +674,8 @@ def test_odd_names_work_end_to_end(session, odd_rows, where):
 def test_odd_name_in_public(session, cluster, odd_rows):
     with cluster.connect(ADMIN) as admin:
         admin.execute(
-            'create table "public"."08e5-a b" ("Select" real, "a""b" float8, "Étiquette" boolean, "with.dot" real[], "it\'s" text);'
+            'create table "public"."08e5-a b"'
+            ' ("Select" real, "a""b" float8, "Étiquette" boolean, "with.dot" real[], "it\'s" text);'
             'grant select on "public"."08e5-a b" to ' + ROLE
         )
         try:

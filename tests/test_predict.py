@@ -345,7 +345,8 @@ def big(session):
 def test_in_where_order_by_and_limit(session, fitted, big):
     run = fitted("boolean").run
     all_rows = session.rows(
-        "select id, cerebro.predict_class(%%s, t), (cerebro.predict_probabilities(%%s, t) ->> 'true')::float8 from %s t" % big.name, run, run
+        "select id, cerebro.predict_class(%%s, t), (cerebro.predict_probabilities(%%s, t) ->> 'true')::float8"
+        " from %s t" % big.name, run, run
     )
     top = session.rows(
         "select id from %s t where cerebro.predict_class(%%s, t) = 'true'"
