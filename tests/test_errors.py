@@ -595,9 +595,13 @@ def test_no_feature(session, model, good):
     assert (error.sqlstate, error.message) == ("22023", "there is no feature")
 
 
-@pytest.mark.parametrize("call", ["select * from cerebro.resume('no')", "select cerebro.drop_run('no')",
-            'create table "public"."08e5-a b"'
-            ' ("Select" real, "a""b" float8, "Étiquette" boolean, "with.dot" real[], "it\'s" text);'
+@pytest.mark.parametrize(
+    "call",
+    [
+        "select * from cerebro.resume('no')", "select cerebro.drop_run('no')",
+        "select * from cerebro.evaluate('no', 'pg_class')", "select cerebro.predict('no', array[1])",
+    ],
+)  # fmt: skip
 def test_run_that_does_not_exist(session, call):
     assert session.error(call) == Refusal(
         "42704", 'run "no" does not exist', None, "select run, state from cerebro.run; shows all runs."

@@ -43,7 +43,7 @@ def place(cluster):
         made.sharded(POINTS, points(60), name="points")
         made.local(POINTS, name="empty")
         made.sharded(POINTS, [(None, 1, True), (2, float("nan"), False), (1, 2, None)], name="holes")
-        made.sharded({"x": "real[]", "label": "boolean"}, [([k] * (1 + k // 20), k % 2 == 0) for k in range(40)], name="ragged")
+        made.sharded({"x": "real[]", "label": "boolean"}, [([1], True), ([1, 2], False)], [2], [2], name="ragged")
         made.sharded(POINTS, [(k, 1, True) for k in range(6)], name="constant")
         made.conn.execute("create view seen as select * from points")
         yield made
