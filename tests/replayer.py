@@ -2,11 +2,12 @@
 
 Imports nothing of the project. Reads a job as JSON from standard input::
 
-    {"coordinator": URL, "servers": {foreign server's name: URL}, "run": name, "threads": n, "out": path of an .npz}
+    {"coordinator": URL, "servers": {foreign server's name: URL}, "run": name, "threads": n, "variants": false or true,
+     "out": path of an .npz}
 
 and trains every trial of the run minibatch by minibatch with ``train_on_batch`` in the order of the ledger. The file
 holds the variables after the last visit as ``<variant>/<trial>/<group>/<number>``. The variant ``whole`` is the
-replay; each other one leaves one part of the state behind at every hop, of trial 0 only.
+replay; each other one (if wanted) leaves one part of the state behind at every hop, of trial 0 only.
 
 It knows models in the short form, numeric features, integer labels, and a search over the batch size.
 """
@@ -210,9 +211,9 @@ def main() -> None:
             model.train_on_batch(*(part[:rows] for part in shards[0]))
         visits = [(epoch, shard) for number, epoch, shard in ledger if number == trial]
         variants = {"whole": []}
-        if trial == 0:
+        if trial == 0 and job["variants"]:
             variants.update(parts(model))
-            assert sorted(sum(variants.values(), [])) == sorted(variables(model))
+            assert sorted(sum(variants.values(), [])) == sorted(variables(model))  # each variable is in one part
         for variant, left_behind in variants.items():
             result = replay(model, first, visits, shards, run["options"]["seed"], params["batch_size"], left_behind)
             out.update(("%s/%d/%s" % (variant, trial, name), array) for name, array in result.items())

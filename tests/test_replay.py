@@ -7,12 +7,15 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import psycopg
 import pytest
 
 from tests import outcome
+from tests.faults import armed
 
 REPLAYER = Path(__file__).with_name("replayer.py")
 EPOCHS, SIZES = 3, [61, 38]
@@ -40,21 +43,33 @@ def three_classes(rows: int) -> dict:
 
 
 @pytest.fixture(scope="module")
-def run(session):
-    table = session.sharded({"x": "real[]", "y": "double precision", "kind": "integer"}, three_classes(sum(SIZES)), sizes=SIZES)
-    return session.fit(
-        table, session.model(MODEL), "kind", ["x", "y"], epochs=EPOCHS, optimizer=OPTIMIZER, seed=1234,
-        validation=0.15, order="fastest", search={"space": {"batch_size": BATCHES}},
-    )  # fmt: skip
+def begin(session):
+    """Gives the statement of a fit of these trials, and its values."""
+    columns = {"x": "real[]", "y": "double precision", "kind": "integer"}
+    table, model = session.sharded(columns, three_classes(sum(SIZES)), sizes=SIZES), session.model(MODEL)
+
+    def call() -> tuple[str, list]:
+        return session.call(
+            table, model, "kind", ["x", "y"], epochs=EPOCHS, optimizer=OPTIMIZER, seed=1234, validation=0.15,
+            order="fastest", search={"space": {"batch_size": BATCHES}},
+        )  # fmt: skip
+
+    return call
 
 
 @pytest.fixture(scope="module")
-def replayed(session, run, tmp_path_factory):
-    """What the replayer made of it: name -> array."""
-    cluster, out = session.cluster, tmp_path_factory.mktemp("replay") / "out.npz"
+def run(session, begin):
+    statement, values = begin()
+    session.conn.execute(statement, values)
+    return values[0]
+
+
+def replay(session, run: str, out: Path, variants: bool) -> dict:
+    """What the replayer makes of a run: name -> array."""
+    cluster = session.cluster
     job = {
         "coordinator": cluster.url(), "servers": {node.name: cluster.url(node=node.number) for node in cluster.segments},
-        "run": run, "out": str(out),
+        "run": run, "out": str(out), "variants": variants,
         "threads": max(1, len(os.sched_getaffinity(0)) // len(SIZES)),  # a host's cores, shared among its workers
     }  # fmt: skip
     done = subprocess.run(
@@ -65,10 +80,19 @@ def replayed(session, run, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def last(session, run):
+def replayed(session, run, tmp_path_factory):
+    return replay(session, run, tmp_path_factory.mktemp("replay") / "out.npz", True)
+
+
+def last_states(session, run: str) -> dict[int, dict]:
     """Each trial's state after its last visit."""
     states = outcome.states(session.cluster, run)
     return {trial: outcome.arrays(states[trial, EPOCHS * len(SIZES)]) for trial in range(TRIALS)}
+
+
+@pytest.fixture(scope="module")
+def last(session, run):
+    return last_states(session, run)
 
 
 def differing(state: dict, replayed: dict, variant: str, trial: int = 0) -> list[str]:
@@ -122,3 +146,20 @@ def test_replayed_metrics_are_the_history(session, run, replayed):
         if epoch == EPOCHS:
             total, count = (replayed["whole/%d/metric/%d" % (trial, i)] for i in (2, 3))
             assert metrics["accuracy"] == float(np.float32(total / count))
+
+
+def test_replay_of_a_run_that_was_cancelled_and_resumed(session, begin, tmp_path):
+    """Under `fastest` nobody says in which order a resumed run goes on, but its ledger does."""
+    statement, values = begin()
+    with armed(session.cluster.node(2), values[0], "mid-visit", 4) as reached:
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(session.conn.execute, statement, values)
+            reached()
+            session.cluster.coordinator.execute("select pg_cancel_backend(%s)", [session.conn.info.backend_pid])
+            assert isinstance(running.exception(), psycopg.errors.QueryCanceled)
+    session.conn.execute("select cerebro.resume(%s)", [values[0]])
+    attempts = {row[5] for row in outcome.visits(session.cluster, values[0])}
+    assert attempts == {1, 2}
+    again = replay(session, values[0], tmp_path / "out.npz", False)
+    for trial, state in last_states(session, values[0]).items():
+        assert differing(state, again, "whole", trial) == []

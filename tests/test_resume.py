@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 
 from tests import outcome
 from tests.cluster import ADMIN, kill, poll_until
+from tests.faults import armed
 from tests.psql import Gone, Psql
 
 # Where -> on which node (0: the coordinator), at which occurrence.
@@ -93,24 +93,6 @@ def lab(session):
     made = Lab(session)
     yield made
     made.lose_psql()
-
-
-@contextlib.contextmanager
-def armed(node, run: str, point: str, occurrence: int):
-    """The run waits at this point while the context lasts; gives a function that waits until it does."""
-    node.execute(
-        "insert into cerebro_internal.fault (run, point, occurrence, action) values (%s, %s, %s, 'wait')",
-        [run, point, occurrence],
-    )
-
-    def reached():
-        query = "select pid from pg_stat_activity where application_name = 'cerebro waits at ' || %s"
-        return poll_until(lambda: node.execute(query, [point]), 60)[0][0]
-
-    try:
-        yield reached
-    finally:
-        node.execute("delete from cerebro_internal.fault")
 
 
 def kill_backend(node, pid: int) -> None:
