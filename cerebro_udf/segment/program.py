@@ -75,6 +75,14 @@ class Program:
             name: (tuple(variable.shape), variable.dtype)
             for name, variable in self._named("model", "optimizer", "metric").items()
         }
+        # What optimizer and metrics begin with depends on no seed: kept from this first build.
+        self._beginning = {
+            name: _constant(_numpy(variable)) for name, variable in self._named("optimizer", "metric").items()
+        }
+        rate = network.learning_rate_variable(self.model.optimizer)
+        self._rate_name = next(
+            (name for name, variable in self._named("optimizer").items() if variable is rate), None
+        )
         self._loops: Dict[str, Any] = {}
         self._seconds_per_batch: Dict[tuple, float] = {}
 
@@ -92,12 +100,12 @@ class Program:
             seed: 0 <= seed < 2**31, see ``seeds.trial_seed``.
             spec: Of the same signature; its learning rate goes into the state. None: this program's own.
         """
-        fresh, _ = network.build(spec or self.spec, seed)
-        arrays = {
-            "%s/%d" % (group, i): _numpy(variable)
-            for group, variables in _variables(fresh).items()
-            for i, variable in enumerate(variables)
-        }
+        fresh = network.bare(spec or self.spec, seed)
+        arrays = {"model/%d" % i: _numpy(variable) for i, variable in enumerate(fresh.variables)}
+        arrays.update(self._beginning)
+        if self._rate_name is not None:
+            rate = network.learning_rate(spec or self.spec)
+            arrays[self._rate_name] = np.asarray(rate, arrays[self._rate_name].dtype)
         return self._pack(arrays)
 
     def _pack(self, arrays: Dict[str, np.ndarray]) -> bytes:
@@ -278,3 +286,12 @@ def _variables(model) -> Dict[str, list]:
 def _numpy(variable) -> np.ndarray:
     """Return a read-only snapshot without a copy: later assignments leave the tensor read here alone."""
     return np.asarray(tf.convert_to_tensor(variable.value))
+
+
+def _constant(array: np.ndarray) -> np.ndarray:
+    """Return an equal array that holds one element only, if all of its elements have the same bytes; else a copy."""
+    if array.size:
+        parts = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, array.itemsize)
+        if (parts == parts[0]).all():
+            return np.broadcast_to(array.reshape(-1)[:1].copy().reshape((1,) * array.ndim), array.shape)
+    return array.copy()

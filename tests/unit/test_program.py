@@ -1,5 +1,6 @@
 """Programs: what they build, and that their loop is Keras' own, bit for bit. Real Keras, in this process."""
 
+import json
 import random
 
 import keras
@@ -167,6 +168,34 @@ def test_the_first_state_depends_on_the_seed_alone(everything):
     keras.Sequential([keras.layers.Dense(3)]).build((None, 2))
     assert everything.initial_state(4) == first == program.Program(EVERYTHING).initial_state(4)
     assert everything.initial_state(5) != first
+
+
+@pytest.mark.parametrize(
+    "layers, codes, optimizer",
+    [
+        (["BatchNormalization", {"Dropout": {"rate": 0.5}}, {"Dense": {"units": 3}}], (), "adam"),
+        ([{"Reshape": {"target_shape": [6, 1]}}, {"LSTM": {"units": 5, "dropout": 0.2}}, {"Dense": {"units": 3}}], (), "rmsprop"),
+        ([{"Dense": {"units": 3}}], ("one_hot", "embedding"), {"AdamW": {"use_ema": True}}),
+        ([{"Dense": {"units": 3}}], (), {"Adagrad": {"learning_rate": 0.5}}),
+        ([{"Dense": {"units": 3}}], (), {"Ftrl": {"learning_rate": {"CosineDecay": {"initial_learning_rate": 0.01, "decay_steps": 9}}}}),
+    ],
+)  # fmt: skip
+def test_a_first_state_is_that_of_a_model_built_and_compiled_under_the_seed(layers, codes, optimizer):
+    encoders = part(codes=[{**code, "encoder": kind} for code, kind in zip(CODES, codes)])
+    one = spec(layers, encoders, optimizer)
+    built = program.Program(one)
+    built.train(data(encoders, 40), program.permutation(1, 1, 0, 40), 20)
+    other = {**one, "optimizer": json.loads(json.dumps(one["optimizer"]))}
+    if not isinstance(other["optimizer"]["config"].get("learning_rate"), dict):
+        other["optimizer"]["config"]["learning_rate"] = 0.125
+    model, _ = network.build(other, 6)
+    ours = state.unpack(built.initial_state(6, other))[0]
+    groups = {"model": model.variables, "optimizer": model.optimizer.variables, "metric": model.metrics_variables}
+    theirs = {"%s/%d" % (group, i): v.numpy() for group, them in groups.items() for i, v in enumerate(them)}
+    assert list(ours) == list(theirs)
+    for name, array in theirs.items():
+        assert (ours[name].dtype, ours[name].shape) == (array.dtype, array.shape), name
+        assert ours[name].tobytes() == array.tobytes(), name
 
 
 def test_states_of_another_program_are_refused(everything):
