@@ -274,3 +274,17 @@ def test_killed_segment_backend_repeats_only_its_visit(lab):
     check_outcome(lab, run)
     attempts = [row[5] for phase in ("train", "validate") for row in outcome.visits(lab.cluster, run, phase)]
     assert sorted(attempts)[-2:] == [1, 2]
+
+
+def test_segments_killed_together_are_both_repaired(lab):
+    run = lab.session.name()
+    with armed(lab.cluster.coordinator, run, "order-sent", 6) as reached:
+        psql = lab.fit(lab.psql, run)
+        reached()
+        for number in (1, 2):
+            (worker,) = lab.workers(number)
+            kill_backend(lab.cluster.node(number), worker)
+    answer = psql.answer()
+    assert answer.sqlstate == "00000", answer.text
+    assert answer.text.count("trying again") == 2
+    check_outcome(lab, run)
