@@ -227,6 +227,17 @@ class Ledger:
             self.run, self.generation, plan, encoders, rank[0], rank[1], json.dumps(trials),
         )  # fmt: skip
 
+    def replace(self, former: dict) -> None:
+        """Remove a run as ``find`` gave it, and take over its name.
+
+        Raises:
+            InUse: another session has claimed it since.
+        """
+        self._read(
+            "select cerebro_internal.run_replace($1, $2, $3, $4)::text",
+            self.run, self.generation, former["id"], former["generation"],
+        )  # fmt: skip
+
     def drop(self, run: int) -> bool:
         return self._read("select cerebro_internal.run_drop($1)::text", run)[0][0] == "true"
 

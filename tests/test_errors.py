@@ -20,6 +20,8 @@ from tests.cluster import ADMIN, ROLE, poll_until
 from tests.session import LOGIT, POINTS, QUICK, Database, Refusal, points, refusal
 from tests.tables import quoted
 
+LOCK_CLASS = 1128616514  # first key of the advisory lock that the driver of a run holds
+
 pytestmark = requires.segments(3)
 
 
@@ -633,6 +635,29 @@ def test_resume_of_what_is_done_gives_its_trials(session, good, model):
     statement, values = session.call(good, model, "label", run=values[0], if_exists="resume")
     assert session.rows(statement, *values) == first
     assert session.rows("select * from cerebro.resume(%s)", values[0]) == first
+
+
+def test_replace_that_is_refused_keeps_the_former_run(session, good, model):
+    run = session.fit(good, model, "label")
+    bad = session.sharded(POINTS, [(None, 1, True)] * 6)
+    before = session.rows("select * from cerebro.trial where run = %s", run)
+    error = session.refused(bad, model, "label", run=run, if_exists="replace")
+    assert error.sqlstate == "22004"
+    assert session.rows("select * from cerebro.trial where run = %s", run) == before
+    assert session.rows("select cerebro.predict_class(%s, array[1, 2]) is not null", run) == [(True,)]
+    session.fit(good, model, "label", run=run, if_exists="replace", epochs=3)
+    assert session.rows("select count(*) from cerebro.epoch where run = %s", run) == [(3,)]
+
+
+def test_replace_of_a_run_that_another_session_drives(session, good, model):
+    run = session.fit(good, model, "label")
+    number = session.rows("select id from cerebro_internal.visible_run where name = %s", run)[0][0]
+    with session.cluster.connect() as driver:
+        pid = driver.info.backend_pid
+        driver.execute("select pg_advisory_lock(%s, %s)", [LOCK_CLASS, number])
+        error = session.refused(good, model, "label", run=run, if_exists="replace")
+    assert (error.sqlstate, error.message) == ("55006", 'run "%s" is being driven by another session' % run)
+    assert error.detail == "The session of process %d holds it." % pid
 
 
 # ---- names

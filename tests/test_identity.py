@@ -547,6 +547,7 @@ def test_members_of_the_owners_role_may(session, other):
 WRITES = {
     "run_claim": "select cerebro_internal.run_claim({run})",
     "run_ready": "select cerebro_internal.run_ready({run}, 1, '{{}}', '{{}}', 'loss', 'min', '[]')",
+    "run_replace": "select cerebro_internal.run_replace({run}, 1, {run}, 1)",
     "run_end": "select cerebro_internal.run_end({run}, 1, 'failed', 'x')",
     "run_drop": "select cerebro_internal.run_drop({run})",
     "state_put": "select cerebro_internal.state_put({run}, 1, 0, 0, 0, 'x')",

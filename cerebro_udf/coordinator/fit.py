@@ -34,6 +34,7 @@ from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment import seeds
 
 LEDGER_STOP_SECONDS = 0.35
+BEGINNING = " (new)"  # ends the name of a run that loads, until it takes the place of the one that it replaces
 
 Row = Tuple[int, Optional[float], Optional[int], str, str, Optional[str]]
 
@@ -61,26 +62,25 @@ def fit(plpy, gd: dict, run: str, source: str, model: str, label: str, features:
     shards = engine.shards(table, parsed.segments)
     ledger = Ledger(plpy, pulse, engine.address(SELF))
     try:
+        former: Optional[dict] = None
         if ledger.exists(run):
             if parsed.if_exists == "resume":
                 return _resume(plpy, gd, pulse, engine, ledger, run)
             if parsed.if_exists == "replace":
-                _drop(ledger, run)
+                former = _to_replace(ledger, run)
             else:
-                raise AlreadyExists(
-                    'run "%s" already exists' % run, None, 'Choose another name, or set options.if_exists to "replace" or "resume".'
-                )
+                raise _exists(run)
         segments = Segments(plpy, gd, pulse, engine, shards)
         segments.connect()
         segments.check_policies()
 
         def create() -> None:
             ledger.create(
-                name=run, source=table.name, model=model, definition=definition, label=label,
+                name=run if former is None else run + BEGINNING, source=table.name, model=model, definition=definition, label=label,
                 features=table.features, options=parsed.to_json(),
             )  # fmt: skip
 
-        return _drive(plpy, pulse, ledger, segments, table, parsed, run, create)
+        return _drive(plpy, pulse, ledger, segments, table, parsed, run, create, former)
     finally:
         ledger.unlock()
         ledger.link.close()
@@ -120,16 +120,19 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: PostgresEngine, ledger: Ledger
 
 
 def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source, options: run_options.Options, run: str,
-           take: Callable[[], None]) -> List[Row]:  # fmt: skip
-    """Take the run, load, start, then loop to the end; whatever happens, leave segments idle and the run's state true."""
+           take: Callable[[], None], former: Optional[dict] = None) -> List[Row]:  # fmt: skip
+    """Take the run, load, start, then loop to the end; whatever happens, leave segments idle and the run's state true.
+
+    The run ``former``, whose name this one shall have, goes once this one's data has proved good.
+    """
     faults.reset(run)
     record: Optional[dict] = None
     loop: Optional[Loop] = None
     try:
         take()
-        record = ledger.find(run)
+        record = ledger.find(run if former is None else run + BEGINNING)
         segments.share_hosts()
-        loader = Loader(segments, table, options, record["name"], options.nulls, options.validation, options.memory)
+        loader = Loader(segments, table, options, run, options.nulls, options.validation, options.memory)
         stats, encoders = loader.load(), record["encoders"]
         if encoders is None:
             encoders = encoding.merge(loader.features, loader.label, stats, options.nulls, options.validation)
@@ -144,12 +147,14 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
             params = search.trials(options.search, options.seed, record["definition"], options)
             numbered = [{"trial": number, "params": value} for number, value in enumerate(params)]
             plan = {"shards": [shard.to_json() for shard in segments.shards], "stats": [_figures(s) for s in stats]}
+            if former is not None:
+                ledger.replace(former)
             ledger.ready(plan, encoders, rank, numbered)
         scheduler = Scheduler([a for a, _ in rows], [b for _, b in rows], options.epochs, options.order, options.seed)
         trials = _trials(ledger, record, options, encoders, scheduler, len(rows))
         loop = Loop(
             plpy, pulse,
-            {"name": record["name"], "id": record["id"], "epochs": options.epochs, "checkpoint": options.checkpoint, "seed": options.seed},
+            {"name": run, "id": record["id"], "epochs": options.epochs, "checkpoint": options.checkpoint, "seed": options.seed},
             segments, ledger, scheduler, trials, rank, rows, options.max_retries,
             lambda number: loader.again(number, stats[number], encoders),
         )  # fmt: skip
@@ -267,6 +272,25 @@ def drop_run(plpy, run: str) -> None:
         _drop(ledger, run)
     finally:
         ledger.link.close()
+
+
+def _exists(run: str) -> AlreadyExists:
+    return AlreadyExists(
+        'run "%s" already exists' % run, None, 'Choose another name, or set options.if_exists to "replace" or "resume".'
+    )
+
+
+def _to_replace(ledger: Ledger, run: str) -> dict:
+    """The run to be replaced, after a check that nobody drives it; what a crash left of an earlier try goes."""
+    if ledger.exists(run + BEGINNING):
+        if ledger.find(run + BEGINNING)["plan"] is not None:
+            raise _exists(run + BEGINNING)
+        _drop(ledger, run + BEGINNING)
+    former = ledger.find(run)
+    ledger.lock(former["id"], run)
+    ledger.unlock()
+    ledger.run = None
+    return former
 
 
 def _drop(ledger: Ledger, run: str) -> None:
