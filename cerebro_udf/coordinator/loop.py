@@ -73,6 +73,7 @@ class Loop:
         self._scheduler, self._trials, self._rank, self._rows = scheduler, trials, rank, rows
         self._current: Dict[int, Order] = {}  # segment -> the order it works on
         self._summaries: Dict[int, Callable[[], None]] = {}  # segment -> asks it again for the summary it works on
+        self._sent_at: Dict[int, float] = {}  # segment -> when its visit was ordered
         self._progress_at = 0.0
         self.began = False  # whether a visit has been ordered: from then on the run stays
         self._visits_per_trial = run["epochs"] * (len(rows) + sum(1 for _, held in rows if held))
@@ -139,6 +140,7 @@ class Loop:
             "shard": order.shard, "seed": self._run["seed"],
             "first": position == 0, "last": position == len(self._links) - 1,
         }  # fmt: skip
+        self._sent_at[order.shard] = time.time()
         self._segments.post_visit(order.shard, message, trial.state, lambda reply: self._visited(order, trial, reply))
         self.began = True
         faults.reach(self._plpy, "order-sent", self._run["name"])
@@ -179,12 +181,15 @@ class Loop:
             self._failed(order, report["error"])
             return
         faults.reach(self._plpy, "state-returned", self._run["name"])
-        report["busy_seconds"] = reply.received_at - reply.sent_at
-        report["hop_seconds"] = max(0.0, report["busy_seconds"] - report.get("seconds", report["train_seconds"]))
         if order.phase == "train":
             self._collect(order, report, state, lambda chunks: self._trained(order, trial, report, chunks))
         else:
             self._validated(order, trial, report, state)
+
+    def _measure(self, order: Order, report: dict) -> None:
+        """How long the segment was busy, from the state's first byte there to its last byte back, and with the hop alone."""
+        report["busy_seconds"] = time.time() - self._sent_at[order.shard]
+        report["hop_seconds"] = max(0.0, report["busy_seconds"] - report["seconds"])
 
     def _collect(self, order: Order, report: dict, state: Optional[bytes], then: Callable[[List[bytes]], None]) -> None:
         """Fetch a state that came in parts, then go on with its chunks."""
@@ -203,6 +208,7 @@ class Loop:
             self._segments.post(order.shard, _GET, part, then=take)
 
     def _trained(self, order: Order, trial: Trial, report: dict, chunks: List[bytes]) -> None:
+        self._measure(order, report)
         trial.state = chunks
         trial.seq += 1
         trial.learning_rate = report.get("learning_rate")
@@ -220,6 +226,7 @@ class Loop:
             self._epoch_end(order, trial, {})
 
     def _validated(self, order: Order, trial: Trial, report: dict, accumulators: bytes) -> None:
+        self._measure(order, report)
         trial.accumulators[order.shard] = accumulators
         self._ledger.visit_end(order.trial, order.epoch, "validate", order.shard, report, None, [], then=lambda: None)
         self._visit_done(order, report)
