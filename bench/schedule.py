@@ -18,7 +18,7 @@ from bench.rounds import Measure
 from bench.servers import SCHEMA, Servers
 
 TABLE, RUN = "schedule", "schedule"
-ROWS, ELEMENTS = 60_000, 100  # of each shard
+ROWS, ELEMENTS = 100_000, 100  # of each shard
 GOAL = 1.10
 RATES = [0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02]
 WIDTHS = [256, 320]

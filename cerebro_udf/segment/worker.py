@@ -15,15 +15,18 @@ from contextlib import suppress
 from importlib import metadata
 from typing import Any, Dict, List, Optional, Tuple
 
+import numpy as np
+
 import cerebro_udf
 from cerebro_udf import encoders, faults
 from cerebro_udf.errors import NotReady, TrialFailed
 from cerebro_udf.interrupts import Pulse
-from cerebro_udf.segment import shard, state
+from cerebro_udf.segment import seeds, shard, state
 from cerebro_udf.segment.importing import apart
 
 MESSAGE_BYTES = 64 * 2**20  # a longer state stays here and is fetched in parts
 PROGRESS_SECONDS = 0.2  # with a slice and the half second between two publications, less than 1 s in all
+KEPT_PERMUTATIONS = 3  # of a run's trials few are in different epochs; 4 bytes per row each
 PROGRESS_PREFIX = "cerebro-progress "
 
 Report = Dict[str, Any]
@@ -40,6 +43,15 @@ class _Session:
         self.programs: Dict[str, Any] = {}
         self.incoming: List[bytes] = []
         self.outgoing: List[bytes] = []
+        self._permutations: Dict[Tuple[int, ...], np.ndarray] = {}
+
+    def permutation(self, *key: int) -> np.ndarray:
+        """Return ``seeds.permutation`` of this key; every trial asks for the same ones, so the last few are kept."""
+        if key not in self._permutations:
+            while len(self._permutations) >= KEPT_PERMUTATIONS:
+                del self._permutations[next(iter(self._permutations))]
+            self._permutations[key] = seeds.permutation(*key)
+        return self._permutations[key]
 
 
 def _session(gd: dict) -> _Session:
@@ -243,9 +255,7 @@ def _visit(plpy, session: _Session, order: dict, blob: bytes) -> Tuple[Report, b
     set_seconds = clock.lap()
     between = _Between(plpy, order["run"], "mid-visit" if training else "validation", rows)
     if training:
-        from cerebro_udf.segment import seeds
-
-        permutation = seeds.permutation(order["seed"], order["epoch"], order["shard"], rows)
+        permutation = session.permutation(order["seed"], order["epoch"], order["shard"], rows)
         report = program.train(arrays, permutation, order["batch_size"], between.pulse, between.progress)
     else:
         report = program.validate(arrays, order["batch_size"], between.pulse, between.progress)
