@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
+import sys
 import time
 from pathlib import Path
 
@@ -46,6 +48,7 @@ def main() -> None:
     given = parser.parse_args()
     if set(given.parts) - set(PARTS):
         parser.error("PART is one of %s" % ", ".join(PARTS))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the servers are stopped on the way out
     console = Console()
     console = console if console.is_terminal else Console(width=150)
     servers.two_cores()

@@ -1,15 +1,16 @@
-"""One side of the visits in a process of its own: plain Keras, or Cerebro's program.
+"""Trains in a process of its own: plain Keras, or Cerebro's program.
 
-    python -m bench.trainer keras|program
+    python -m bench.trainer
 
-reads workload names from stdin, one a line, trains one epoch of each and answers with the seconds it took and a note.
+reads lines "SIDE WORKLOAD" from stdin, trains one epoch and answers with the seconds that it took and those of CPU
+time, over all threads. SIDE is one of:
 
-keras: `Model.fit(x, y, batch_size, epochs=1)` on numpy arrays, its defaults otherwise (shuffled as in a visit). Compiled
-with and without XLA, the faster of the two being the one that counts; the note says which.
+fit, fit-xla: `Model.fit(x, y, batch_size, epochs=1)` on numpy arrays, its defaults otherwise (shuffled as in a visit);
+compiled without and with XLA.
 program: what a worker does in a visit: assign the whole state, begin the metrics anew, train every row in the visit's
 permutation, read the state and the metrics. The arrays are tensors already, as a worker holds them.
 
-Both have one thread within an operation and one between operations.
+All have one thread within an operation and one between operations.
 """
 
 from __future__ import annotations
@@ -30,36 +31,26 @@ from bench.workloads import SEED, WORKLOADS, Workload
 from cerebro_udf import definition
 from cerebro_udf.segment import program
 
-Side = tuple[Callable[[], float], str]  # trains one epoch and tells its seconds; and what is to be known about it
 
-
-def plain(workload: Workload) -> Side:
+def plain(workload: Workload, jit_compile: bool) -> Callable[[], float]:
     x, y = workload.arrays()
+    layers = [getattr(keras.layers, name)(**config) for layer in workload.layers for name, config in layer.items()]
+    model = keras.Sequential([keras.Input(workload.shape), *layers])
+    model.compile(
+        optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"],
+        jit_compile=jit_compile,
+    )  # fmt: skip
 
-    def compiled(jit_compile: bool) -> Callable[[], float]:
-        layers = [
-            getattr(keras.layers, name)(**config) for layer in workload.layers for name, config in layer.items()
-        ]
-        model = keras.Sequential([keras.Input(workload.shape), *layers])
-        model.compile(
-            optimizer="adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"],
-            jit_compile=jit_compile,
-        )  # fmt: skip
+    def fit() -> float:
+        started = time.perf_counter()
+        model.fit(x, y, batch_size=workload.batch_size, epochs=1, verbose=0)
+        return time.perf_counter() - started
 
-        def fit() -> float:
-            started = time.perf_counter()
-            model.fit(x, y, batch_size=workload.batch_size, epochs=1, verbose=0)
-            return time.perf_counter() - started
-
-        fit()  # the trace
-        return fit
-
-    choices = {jit: compiled(jit) for jit in (False, True)}
-    best = min(choices, key=lambda jit: min(choices[jit]() for _ in range(2)))
-    return choices[best], "with XLA" if best else "without XLA"
+    fit()  # the trace
+    return fit
 
 
-def visiting(workload: Workload) -> Side:
+def visiting(workload: Workload) -> Callable[[], float]:
     x, y = workload.arrays()
     built = program.Program(
         {
@@ -85,20 +76,21 @@ def visiting(workload: Workload) -> Side:
         return time.perf_counter() - started
 
     visit()  # the trace
-    return visit, ""
+    return visit
 
 
 def main() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    side = {"keras": plain, "program": visiting}[sys.argv[1]]
-    ready: dict[str, Side] = {}
+    sides = {"fit": lambda w: plain(w, False), "fit-xla": lambda w: plain(w, True), "program": visiting}
+    ready: dict[str, Callable[[], float]] = {}
     for line in sys.stdin:
-        name = line.strip()
-        if name not in ready:
-            ready[name] = side(WORKLOADS[name])
-        work, note = ready[name]
-        print(work(), note, flush=True)
+        if line not in ready:
+            side, _, name = line.strip().partition(" ")
+            ready[line] = sides[side](WORKLOADS[name])
+        before = time.process_time()
+        seconds = ready[line]()
+        print(seconds, time.process_time() - before, flush=True)
 
 
 if __name__ == "__main__":
