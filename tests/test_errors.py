@@ -32,6 +32,12 @@ def good(session):
 
 
 @pytest.fixture(scope="module")
+def at_one_segment(session):
+    """The same for a session of its own, with a single worker to start."""
+    return session.sharded(POINTS, points(), sizes=[60], segments=[2])
+
+
+@pytest.fixture(scope="module")
 def model(session):
     return session.model()
 
@@ -717,21 +723,21 @@ def test_odd_name_in_public(session, cluster, odd_rows):
             admin.execute('drop table "public"."08e5-a b"')
 
 
-def test_empty_search_path(session, good, model):
+def test_empty_search_path(session, at_one_segment, model):
     with session.cluster.connect() as connection:
         connection.execute("set search_path = ''")
-        statement, values = session.call(good, model, "label")
+        statement, values = session.call(at_one_segment, model, "label")
         assert connection.execute(statement, values).fetchone()[4] == "done"
         row = connection.execute(
-            "select cerebro.predict(%s, t), cerebro.predict_class(%s, array[1.5, 2]) from {} t limit 1".format(good.name),
+            "select cerebro.predict(%s, t), cerebro.predict_class(%s, array[1.5, 2]) from {} t limit 1".format(at_one_segment.name),
             [values[0], values[0]],
         )
         assert row.fetchone()[0]["class"] in (True, False)
-        assert connection.execute("select count(*) from cerebro.segments(%s::text::regclass)", [good.name]).fetchone() == (3,)
+        assert connection.execute("select count(*) from cerebro.segments(%s::text::regclass)", [at_one_segment.name]).fetchone() == (1,)
         assert connection.execute("select bool_and(ok) from cerebro.doctor()").fetchone() == (True,)
 
 
-def test_search_path_full_of_traps(session, good, model):
+def test_search_path_full_of_traps(session, at_one_segment, model):
     """Operators, functions and types of the caller's own that shadow the system's are not called."""
     session.conn.execute(
         "create schema if not exists {0};"
@@ -743,7 +749,7 @@ def test_search_path_full_of_traps(session, good, model):
     with session.cluster.connect() as connection:
         try:
             connection.execute("set search_path = %s_trap, pg_catalog" % session.schema)
-            statement, values = session.call(good, model, "label")
+            statement, values = session.call(at_one_segment, model, "label")
             assert connection.execute(statement, values).fetchone()[4] == "done"
             shown = connection.execute("select cerebro.predict_class(%s, array[1, 2])", [values[0]]).fetchone()
             assert shown[0] in ("true", "false")

@@ -12,9 +12,16 @@ import pytest
 from tests import requirements as requires
 from tests.cluster import ADMIN, ROLE, poll_until
 from tests.session import LOGIT, POINTS, QUICK, Refusal, Session, points, refusal
-from tests.tables import quoted
+from tests.tables import Table, quoted
 
 pytestmark = requires.segments(3)
+
+LOCAL_ROWS = 500  # blocks enough for three workers
+
+
+def at_one_segment(session) -> Table:
+    """A table for a session of its own: one worker to start."""
+    return session.sharded(POINTS, points(), sizes=[60], segments=[2])
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +83,7 @@ def test_ordinary_role_can_do_everything(other):
 
 
 def test_set_role_counts(session, other, model, cluster):
-    table = other.sharded(POINTS, points())
+    table = at_one_segment(other)
     with cluster.connect(ADMIN) as admin:
         admin.execute("grant %s to %s" % (other.role, ROLE))
         try:
@@ -131,7 +138,7 @@ def test_right_is_checked_on_the_coordinator_also_where_the_segments_would_answe
 def test_select_on_a_partitioned_parent_is_enough(session, other, model):
     parent = local_partitions(session)
     session.conn.execute("grant select on %s to %s" % (parent, other.role))
-    for workers in (1, 3):
+    for workers in (2, 3):
         assert trained_rows(other, other.fit(parent, model, "label", segments=workers)) == 60
 
 
@@ -159,24 +166,24 @@ def secure(execute, table: str, role: str, condition: str) -> None:
     execute("create policy seen on %s for select to %s using (%s)" % (table, role, condition))
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [2, 3])
 def test_policy_on_a_local_table_filters_what_is_trained_on(session, other, model, workers):
-    table = session.local(POINTS, points())
+    table = session.local(POINTS, points(LOCAL_ROWS))
     grant(session, table, other.role)
     secure(session.conn.execute, table.name, other.role, "a > 0")
     seen = other.rows("select count(*)::int from " + table.name)[0][0]
-    assert 0 < seen < 60
+    assert 0 < seen < LOCAL_ROWS
     assert trained_rows(other, other.fit(table, model, "label", segments=workers)) == seen
-    assert trained_rows(session, session.fit(table, session.model(), "label", segments=workers)) == 60
+    assert trained_rows(session, session.fit(table, session.model(), "label", segments=workers)) == LOCAL_ROWS
 
 
 def test_policy_forced_on_the_owner_filters_too(session):
-    table = session.local(POINTS, points())
+    table = session.local(POINTS, points(LOCAL_ROWS))
     secure(session.conn.execute, table.name, ROLE, "a > 0")
     session.conn.execute("alter table %s force row level security" % table.name)
     seen = session.rows("select count(*)::int from " + table.name)[0][0]
-    assert 0 < seen < 60
-    assert trained_rows(session, session.fit(table, session.model(), "label")) == seen
+    assert 0 < seen < LOCAL_ROWS
+    assert trained_rows(session, session.fit(table, session.model(), "label", segments=2)) == seen
 
 
 @pytest.mark.parametrize("leaves_too", [False, True], ids=["right on the parent", "right on the leaves too"])
@@ -187,7 +194,7 @@ def test_policy_on_a_parent_filters_its_local_leaves(session, other, model, leav
     secure(session.conn.execute, parent, other.role, "a > 0 and shard <> 1")
     seen = other.rows("select count(*)::int from " + parent)[0][0]
     assert 0 < seen < 60
-    for workers in (1, 2):
+    for workers in (2, 3):
         assert trained_rows(other, other.fit(parent, model, "label", segments=workers)) == seen
 
 
@@ -373,7 +380,7 @@ def environment(cluster, tmp_path):
 
 
 def test_variables_of_the_server_lead_nowhere_else(session, environment):
-    table, model = session.sharded(POINTS, points()), session.model()
+    table, model = at_one_segment(session), session.model()
     with session.cluster.connect(ROLE) as connection:
         environment(
             connection, PGHOST="192.0.2.1", PGHOSTADDR="192.0.2.1", PGPORT="1", PGUSER=ADMIN, PGDATABASE="postgres",
@@ -439,7 +446,7 @@ def test_function_in_a_view_stays_the_caller(session):
 
 def test_function_in_a_policy_runs_as_the_caller(session, other, model):
     """The owner of a table cannot borrow a right of who trains on it beyond what a SELECT would lend."""
-    table, victim = session.local(POINTS, points()), "victim_" + uuid.uuid4().hex[:6]
+    table, victim = session.local(POINTS, points(LOCAL_ROWS)), "victim_" + uuid.uuid4().hex[:6]
     session.conn.execute("create table if not exists %s.caught (a text, b text, c text)" % session.schema)
     session.conn.execute("grant insert on %s.caught to public" % session.schema)
     session.conn.execute(TRAP.format(schema=session.schema, role=victim))
@@ -702,7 +709,7 @@ def test_no_setting_arms_a_fault(session, other, model):
     with session.cluster.connect(other.role) as connection:
         for name in ("cerebro.fault", "cerebro.faults", "cerebro.test", "cerebro_internal.fault", "cerebro.superuser"):
             connection.execute("select set_config(%s, 'order-sent kill', false)", [name])
-        statement, values = session.call(other.sharded(POINTS, points()), model, "label")
+        statement, values = session.call(at_one_segment(other), model, "label")
         assert connection.execute(statement, values).fetchone()[4] == "done"
 
 
