@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import time
 from typing import Any, Callable, List, Optional, Tuple
 
@@ -14,7 +15,7 @@ from cerebro_udf.coordinator.links import Address, Link, RemoteError, Reply, ask
 from cerebro_udf.engines.postgres import home_command
 from cerebro_udf.errors import CerebroError, InUse, NotFound, NotReady
 
-LOCK_CLASS = 1128616514  # "CERB": first key of the advisory lock that the driver of a run holds; the second is its id
+LOCK_CLASS = 1128616514  # "CERB": first key of the advisory lock that the driver of a run holds; the second is drawn
 CHUNK_BYTES = 64 * 2**20
 BACKLOG_BYTES = 4 * CHUNK_BYTES  # unsent states beyond which no further visit is ordered
 
@@ -82,7 +83,7 @@ class Ledger:
         configure(self.link, pulse, SETTINGS)
         self.run: Optional[int] = None
         self.generation = 0
-        self._locked = False
+        self._lock_key: Optional[int] = None
         self._check_home()
 
     def _check_home(self) -> None:
@@ -111,18 +112,29 @@ class Ledger:
         """
         rows = self._read(
             "select pg_catalog.row_to_json(r)::text from cerebro_internal.visible_run r where r.name = $1"
-            " order by (r.owner = session_user) desc, r.id limit 1",
+            " order by (r.owner = current_user) desc, r.id limit 1",
             name,
         )
         if not rows:
             raise NotFound('run "%s" does not exist' % name, None, "select run, state from cerebro.run; shows all runs.")
         return json.loads(rows[0][0])
 
-    def exists(self, name: str) -> bool:
-        """Whether this very role owns a run of that name."""
-        return bool(
-            self._read("select r.name from cerebro_internal.visible_run r where r.name = $1 and r.owner = session_user", name)
+    def own(self, name: str) -> Optional[dict]:
+        """The run of that name that this very role owns, or None."""
+        rows = self._read(
+            "select pg_catalog.row_to_json(r)::text from cerebro_internal.visible_run r where r.name = $1 and r.owner = current_user",
+            name,
         )
+        return json.loads(rows[0][0]) if rows else None
+
+    def record(self) -> dict:
+        """The run that this ledger writes, as it is now."""
+        query = "select pg_catalog.row_to_json(r)::text from cerebro_internal.visible_run r where r.id = $1"
+        return json.loads(self._read(query, self.run)[0][0])
+
+    def refuse_driven(self, run: int) -> None:
+        """Raise InUse (55006) while a live backend drives that run."""
+        self._read("select cerebro_internal.refuse_driven($1)::text", run)
 
     def trials(self, run: int) -> List[dict]:
         rows = self._read(
@@ -159,40 +171,31 @@ class Ledger:
 
     # -- taking and leaving a run --
 
-    def lock(self, run: int, name: str) -> None:
-        """Hold the run in this backend's session until ``unlock``, or until the backend dies.
+    def _lock(self) -> Tuple[int, int]:
+        """Hold a lock of a newly drawn key in this backend's session: what shows others that the driver lives.
 
-        Raises:
-            InUse: another session drives it (55006).
+        Gone with the backend. The key is written into the run's row with the backend's pid, so that a lock which
+        somebody else takes proves nothing.
+
+        Returns:
+            (key, pid of this backend).
         """
-        if self._locked and self.run == run:
-            return
-        plan = self._plpy.prepare("select pg_catalog.pg_try_advisory_lock($1, $2) as taken", ["int4", "int4"])
-        if not self._plpy.execute(plan, [LOCK_CLASS, run])[0]["taken"]:
-            holder = self._plpy.execute(
-                self._plpy.prepare(
-                    "select l.pid from pg_catalog.pg_locks l join pg_catalog.pg_database d on d.oid = l.database"
-                    " where d.datname = pg_catalog.current_database() and l.locktype = 'advisory' and l.granted"
-                    " and l.objsubid = 2 and l.classid::int8 = $1 and l.objid::int8 = $2",
-                    ["int8", "int8"],
-                ),
-                [LOCK_CLASS, run],
-            )
-            pid = holder[0]["pid"] if len(holder) else 0
-            raise InUse(
-                'run "%s" is being driven by another session' % name,
-                "The session of process %d holds it." % pid,
-                "Wait for it, or stop it: select pg_cancel_backend(%d);" % pid,
-            )
-        self.run, self._locked = run, True
+        plan = self._plpy.prepare(
+            "select pg_catalog.pg_try_advisory_lock($1, $2) as taken, pg_catalog.pg_backend_pid() as pid", ["int4", "int4"]
+        )
+        while True:
+            self._lock_key = random.SystemRandom().randrange(1, 2**31)
+            row = self._plpy.execute(plan, [LOCK_CLASS, self._lock_key])[0]
+            if row["taken"]:
+                return self._lock_key, row["pid"]
 
     def unlock(self) -> None:
-        """Let go of the run, through any number of cancels: a session that stays must not keep it."""
+        """Let go of the lock, through any number of cancels: a session that stays must not keep the run."""
         cancelled: Optional[BaseException] = None
-        while self._locked:
+        while self._lock_key is not None:
             try:
-                self._plpy.execute("select pg_catalog.pg_advisory_unlock(%d, %d)" % (LOCK_CLASS, self.run))
-                self._locked = False
+                self._plpy.execute("select pg_catalog.pg_advisory_unlock(%d, %d)" % (LOCK_CLASS, self._lock_key))
+                self._lock_key = None
             except self._plpy.SPIError as error:
                 if error.sqlstate != "57014":
                     raise
@@ -200,8 +203,16 @@ class Ledger:
         if cancelled is not None:
             raise cancelled
 
-    def create(self, **run: Any) -> None:
-        """Begin a run as generation 1 and lock it."""
+    def create(self, replaces: Optional[int], **run: Any) -> None:
+        """Begin a run as generation 1, driven by this backend.
+
+        Args:
+            replaces: The run that goes once this one is ready; None for none.
+
+        Raises:
+            CerebroError: one of that name exists (42710), or the one to replace is being driven (55006).
+        """
+        key, pid = self._lock()
 
         def created(reply: Reply) -> None:
             if reply.error:
@@ -209,17 +220,21 @@ class Ledger:
             self.run, self.generation = int(reply.rows[0][0]), 1
 
         self.link.post(
-            "select cerebro_internal.run_create($1, $2, $3, $4, $5, $6, $7)::text",
+            "select cerebro_internal.run_create($1, $2, $3, $4, $5, $6, $7, $8::int, $9, $10)::text",
             run["name"], run["source"], run["model"], run["definition"], run["label"], run["features"], run["options"],
-            tag=created,
+            replaces, key, pid, tag=created,
         )  # fmt: skip
         self.flush()
-        self.lock(self.run, run["name"])
 
-    def claim(self, run: int, name: str) -> None:
-        """Take a run over from a driver that is gone."""
-        self.lock(run, name)
-        self.generation = int(self._read("select cerebro_internal.run_claim($1)::text", run)[0][0])
+    def claim(self, run: int) -> None:
+        """Take a run over from a driver that is gone.
+
+        Raises:
+            CerebroError: it is not gone (55006).
+        """
+        key, pid = self._lock()
+        self.generation = int(self._read("select cerebro_internal.run_claim($1, $2, $3)::text", run, key, pid)[0][0])
+        self.run = run
 
     def ready(self, plan: dict, encoders: dict, rank: Tuple[str, str], trials: List[dict]) -> None:
         self._read(
@@ -323,7 +338,7 @@ class Ledger:
         if began:
             self.end(state, error)
         else:
-            self.link.post("select cerebro_internal.run_drop($1)", self.run)
+            self.link.post("select cerebro_internal.run_discard($1, $2)", self.run, self.generation)
         self._drain(deadline)
 
     def _drain(self, deadline: float) -> List[Reply]:
@@ -331,62 +346,3 @@ class Ledger:
         while self.link.busy and time.monotonic() < deadline:
             replies += pump([self.link], None, max(0.0, deadline - time.monotonic()))
         return replies
-
-
-def stored_run(plpy, run: str, with_encoders: bool = True) -> dict:
-    """The run of that name that this role owns, or else may see, in the caller's own snapshot; without the ledger.
-
-    Raises:
-        NotFound: there is none.
-        NotReady: it has no statistics yet.
-    """
-    more = ", r.definition, r.label, r.features, r.options, r.encoders" if with_encoders else ""
-    plan = plpy.prepare(
-        "select r.id, r.name, r.owner, r.rank_direction, r.encoders is not null as ready, r.state" + more +
-        " from cerebro_internal.visible_run r where r.name = $1 order by (r.owner = current_user) desc, r.id limit 1",
-        ["text"],
-    )  # fmt: skip
-    found = plpy.execute(plan, [run])
-    if not len(found):
-        raise NotFound('run "%s" does not exist' % run, None, "select run, state from cerebro.run; shows all runs.")
-    record = dict(found[0])
-    if not record["ready"]:
-        raise NotReady('run "%s" has not begun to train' % run, "Its state is %s." % record["state"], "Wait for it, or resume it.")
-    for key in ("definition", "options", "encoders"):
-        if key in record:
-            record[key] = json.loads(record[key])
-    return record
-
-
-def best_trial(plpy, record: dict, trial: Optional[int]) -> dict:
-    """One trial of a run, the best by default: ``{"trial", "params", "best_seq"}``.
-
-    Raises:
-        NotFound, NotReady: no such trial, or no epoch of it is finished.
-    """
-    plan = plpy.prepare(
-        "select t.trial, t.params, t.best_seq from cerebro_internal.visible_trial t"
-        " where t.run = $1 and ($2::int4 is null or t.trial = $2)"
-        " order by t.best_seq is null, t.state = 'failed', t.metric %s nulls last, t.trial limit 1"
-        % ("desc" if record["rank_direction"] == "max" else "asc"),
-        ["int4", "int4"],
-    )
-    found = plpy.execute(plan, [record["id"], trial])
-    if not len(found):
-        raise NotFound(
-            'run "%s" has no trial %s' % (record["name"], trial), None, "select trial, state from cerebro.trial; shows all trials."
-        )
-    chosen = dict(found[0])
-    if chosen["best_seq"] is None:
-        raise NotReady('run "%s" has no finished epoch yet' % record["name"], None, "Wait for its first epoch, or resume it.")
-    chosen["params"] = json.loads(chosen["params"])
-    return chosen
-
-
-def stored_state(plpy, run: int, trial: int, seq: int) -> List[bytes]:
-    """The chunks of a committed state."""
-    plan = plpy.prepare(
-        "select s.data from cerebro_internal.visible_state s where s.run = $1 and s.trial = $2 and s.seq = $3 order by s.chunk",
-        ["int4", "int4", "int4"],
-    )
-    return [row["data"] for row in plpy.execute(plan, [run, trial, seq])]

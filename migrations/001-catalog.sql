@@ -1,4 +1,4 @@
--- What must survive: models, runs, and their ledger. Base tables carry no grants; roles see views, and write through functions.
+-- What must survive: models, runs, and their ledger. Base tables carry no grants; roles see and write their own rows through views.
 
 CREATE SCHEMA cerebro;
 COMMENT ON SCHEMA cerebro IS 'Cerebro: train Keras models where the rows live';
@@ -32,12 +32,15 @@ CREATE TABLE cerebro_internal.run (
   , rank_direction text
   , state text NOT NULL CHECK (state IN ('loading', 'running', 'done', 'failed', 'cancelled'))
   , generation int NOT NULL DEFAULT 1
+  , replaces int
+  , lock_key int NOT NULL
+  , driver_pid int NOT NULL
   , error text
   , started_at timestamptz NOT NULL
   , finished_at timestamptz
   , UNIQUE (owner, name)
 );
-COMMENT ON TABLE cerebro_internal.run IS 'One row per call of fit; generation fences a driver that lost the run';
+COMMENT ON TABLE cerebro_internal.run IS 'One row per call of fit; generation fences a driver that lost the run, which lives while its backend holds the lock of that key';
 
 CREATE TABLE cerebro_internal.trial (
     run int NOT NULL REFERENCES cerebro_internal.run ON DELETE CASCADE
@@ -101,10 +104,18 @@ COMMENT ON TABLE cerebro_internal.state IS 'Committed states in chunks of at mos
 
 CREATE TABLE cerebro_internal.progress (
     run int PRIMARY KEY REFERENCES cerebro_internal.run ON DELETE CASCADE
-  , details jsonb NOT NULL
+  , visits_done int
+  , visits_total int
+  , eta_seconds float8
+  , segment text[] NOT NULL
+  , phase text[] NOT NULL
+  , trial int[] NOT NULL
+  , epoch int[] NOT NULL
+  , rows_done bigint[] NOT NULL
+  , rows_total bigint[] NOT NULL
   , updated_at timestamptz NOT NULL
 );
-COMMENT ON TABLE cerebro_internal.progress IS 'Where each running run stands, rewritten twice a second';
+COMMENT ON TABLE cerebro_internal.progress IS 'Where each running run stands, rewritten twice a second; one array element per segment';
 
 CREATE TABLE cerebro_internal.fault (
     id serial PRIMARY KEY
@@ -114,6 +125,9 @@ CREATE TABLE cerebro_internal.fault (
   , action text NOT NULL CHECK (action IN ('kill', 'wait'))
 );
 COMMENT ON TABLE cerebro_internal.fault IS 'Faults armed by a superuser for tests; empty on a server in use';
+
+-- Rows are inserted by ordinary roles, through views.
+GRANT USAGE ON SEQUENCE cerebro_internal.model_id_seq, cerebro_internal.run_id_seq TO PUBLIC;
 
 SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.model', '');
 SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.model_id_seq', '');

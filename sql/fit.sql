@@ -53,4 +53,4 @@ AS $$
 from cerebro_udf import entry
 return entry.evaluate(plpy, GD, run=run, source=source, options=options)
 $$;
-COMMENT ON FUNCTION cerebro.evaluate(text, regclass, jsonb) IS 'The metrics of a runs best trial over all rows of a table, exact over all its shards';
+COMMENT ON FUNCTION cerebro.evaluate(text, regclass, jsonb) IS 'The metrics of a run''s best trial over all rows of a table, exact over all its shards';

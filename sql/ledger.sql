@@ -1,47 +1,63 @@
--- The only way to write the catalog. Each function runs as the extension's owner and answers only for what belongs
--- to the role that authenticated this session (session_user): the driver's link to cerebro_self is the caller's own.
--- That link runs with synchronous_commit = off: a crash may lose the last visits, never an epoch, a run or its end.
+-- How the catalog is written. Nothing here runs as anybody but its caller: the views let a role write its own rows
+-- only, by current_user, so a function smuggled into an index or a view acts for the role that smuggled it in.
+-- The driver's link runs with synchronous_commit = off: a crash may lose the last visits, never an epoch, a run or its end.
 
-CREATE OR REPLACE FUNCTION cerebro_internal.owns(owner name)
-RETURNS boolean
-LANGUAGE sql STABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_roles r WHERE r.rolname = owner AND pg_catalog.pg_has_role(session_user, r.oid, 'MEMBER'))
-$$;
-COMMENT ON FUNCTION cerebro_internal.owns(name) IS 'Whether the authenticated role may write what this role owns';
-
-CREATE OR REPLACE FUNCTION cerebro_internal.model_create(owner name, name text, definition jsonb)
+CREATE OR REPLACE FUNCTION cerebro_internal.model_create(name text, definition jsonb)
 RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
+LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF NOT cerebro_internal.owns($1) THEN
-        RAISE EXCEPTION 'permission denied to create a model for role "%"', $1 USING ERRCODE = '42501';
-    END IF;
-    INSERT INTO cerebro_internal.model (owner, name, definition) VALUES ($1, $2, $3);
+    INSERT INTO cerebro_internal.visible_model (owner, name, definition) VALUES (current_user, $1, $2);
 EXCEPTION WHEN unique_violation THEN
-    RAISE EXCEPTION 'model "%" already exists', $2
-    USING ERRCODE = '42710', HINT = pg_catalog.format('Drop it first: select cerebro.drop_model(%L);', $2);
+    RAISE EXCEPTION 'model "%" already exists', $1
+    USING ERRCODE = '42710', HINT = pg_catalog.format('Drop it first: select cerebro.drop_model(%L);', $1);
 END
 $$;
-COMMENT ON FUNCTION cerebro_internal.model_create(name, text, jsonb) IS 'Insert a model that the caller has checked';
+COMMENT ON FUNCTION cerebro_internal.model_create(text, jsonb) IS 'Insert a model that the caller has checked';
 
-CREATE OR REPLACE FUNCTION cerebro_internal.model_drop(owner name, name text)
+CREATE OR REPLACE FUNCTION cerebro_internal.model_drop(name text)
 RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER
+LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF NOT cerebro_internal.owns($1) THEN
-        RAISE EXCEPTION 'permission denied to drop a model of role "%"', $1 USING ERRCODE = '42501';
-    END IF;
-    DELETE FROM cerebro_internal.model m WHERE m.owner = $1 AND m.name = $2;
+    DELETE FROM cerebro_internal.visible_model m WHERE m.owner = current_user AND m.name = $1;
     RETURN FOUND;
 END
 $$;
-COMMENT ON FUNCTION cerebro_internal.model_drop(name, text) IS 'Delete a model; false when there is none';
+COMMENT ON FUNCTION cerebro_internal.model_drop(text) IS 'Delete a model of the caller; false when there is none';
+
+CREATE OR REPLACE FUNCTION cerebro_internal.driver_of(run int)
+RETURNS int
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+SELECT r.driver_pid
+FROM cerebro_internal.visible_run r
+WHERE r.id = $1 AND EXISTS (
+    SELECT 1 FROM pg_catalog.pg_locks l
+    WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.pid = r.driver_pid
+      AND l.classid::int8 = 1128616514 AND l.objid::int8 = r.lock_key)
+$$;
+COMMENT ON FUNCTION cerebro_internal.driver_of(int) IS 'The backend that drives a run, NULL when nobody does; a lock held by anybody else proves nothing';
+
+CREATE OR REPLACE FUNCTION cerebro_internal.refuse_driven(run int)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    pid int := cerebro_internal.driver_of($1);
+BEGIN
+    IF pid IS NOT NULL THEN
+        RAISE EXCEPTION 'run "%" is being driven by another session', (SELECT r.name FROM cerebro_internal.visible_run r WHERE r.id = $1)
+        USING ERRCODE = '55006', DETAIL = pg_catalog.format('The session of process %s holds it.', pid)
+          , HINT = pg_catalog.format('Wait for it, or stop it: select pg_cancel_backend(%s);', pid);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION cerebro_internal.refuse_driven(int) IS 'Raise 55006 while a live backend drives the run';
 
 CREATE OR REPLACE FUNCTION cerebro_internal.run_create(
     name text
@@ -51,53 +67,64 @@ CREATE OR REPLACE FUNCTION cerebro_internal.run_create(
   , label text
   , features text[]
   , options jsonb
+  , replaces int
+  , lock_key int
+  , driver_pid int
 )
 RETURNS int
-LANGUAGE plpgsql SECURITY DEFINER
+LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    kept text := CASE WHEN $8 IS NULL THEN $1 ELSE $1 || ' (replacing)' END;
     id int;
 BEGIN
     PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
-    INSERT INTO cerebro_internal.run (owner, name, source, model, definition, label, features, options, state, started_at)
-    VALUES (session_user, $1, $2, $3, $4, $5, $6, $7, 'loading', pg_catalog.clock_timestamp())
-    RETURNING run.id INTO id;
+    IF $8 IS NOT NULL THEN
+        PERFORM cerebro_internal.refuse_driven($8);
+        -- What an attempt before this one has left.
+        PERFORM cerebro_internal.run_drop(r.id) FROM cerebro_internal.visible_run r WHERE r.owner = current_user AND r.name = kept;
+    END IF;
+    INSERT INTO cerebro_internal.visible_run (
+        owner, name, source, model, definition, label, features, options, replaces, lock_key, driver_pid, state, started_at)
+    VALUES (current_user, kept, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'loading', pg_catalog.clock_timestamp())
+    RETURNING visible_run.id INTO id;
     RETURN id;
 EXCEPTION WHEN unique_violation THEN
     RAISE EXCEPTION 'run "%" already exists', $1
     USING ERRCODE = '42710', HINT = 'Choose another name, or set options.if_exists to "replace" or "resume".';
 END
 $$;
-COMMENT ON FUNCTION cerebro_internal.run_create(text, text, text, jsonb, text, text[], jsonb) IS 'Begin a run as generation 1, owned by the authenticated role';
+COMMENT ON FUNCTION cerebro_internal.run_create(text, text, text, jsonb, text, text[], jsonb, int, int, int) IS 'Begin a run as generation 1; one that replaces another has a name of its own until it is ready';
 
-CREATE OR REPLACE FUNCTION cerebro_internal.run_claim(run int)
+CREATE OR REPLACE FUNCTION cerebro_internal.run_claim(run int, lock_key int, driver_pid int)
 RETURNS int
-LANGUAGE plpgsql SECURITY DEFINER
+LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    owner name;
     generation int;
 BEGIN
-    SELECT r.owner INTO owner FROM cerebro_internal.run r WHERE r.id = $1 FOR UPDATE;
-    IF owner IS NULL OR NOT cerebro_internal.owns(owner) THEN
-        RAISE EXCEPTION 'run does not exist' USING ERRCODE = '42704';
-    END IF;
-    UPDATE cerebro_internal.run r
-    SET generation = r.generation + 1, error = NULL, finished_at = NULL
+    PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
+    PERFORM 1 FROM cerebro_internal.visible_run r WHERE r.id = $1 FOR UPDATE;
+    PERFORM cerebro_internal.refuse_driven($1);
+    UPDATE cerebro_internal.visible_run r
+    SET generation = r.generation + 1, lock_key = $2, driver_pid = $3, error = NULL, finished_at = NULL
       , state = CASE WHEN r.encoders IS NULL THEN 'loading' ELSE 'running' END
     WHERE r.id = $1
     RETURNING r.generation INTO generation;
+    IF generation IS NULL THEN
+        RAISE EXCEPTION 'run does not exist' USING ERRCODE = '42704', HINT = 'It was dropped meanwhile.';
+    END IF;
     -- What no committed state covers is done again, as a further attempt; so is an unfinished validation.
-    UPDATE cerebro_internal.visit v SET state = 'running' WHERE v.run = $1 AND v.state = 'trained';
-    DELETE FROM cerebro_internal.visit v
+    UPDATE cerebro_internal.visible_visit v SET state = 'running' WHERE v.run = $1 AND v.state = 'trained';
+    DELETE FROM cerebro_internal.visible_visit v
     WHERE v.run = $1 AND v.phase = 'validate' AND NOT EXISTS (
-        SELECT 1 FROM cerebro_internal.epoch e WHERE e.run = v.run AND e.trial = v.trial AND e.epoch = v.epoch);
+        SELECT 1 FROM cerebro_internal.visible_epoch e WHERE e.run = v.run AND e.trial = v.trial AND e.epoch = v.epoch);
     RETURN generation;
 END
 $$;
-COMMENT ON FUNCTION cerebro_internal.run_claim(int) IS 'Take a run over: the generation that fences its former driver out';
+COMMENT ON FUNCTION cerebro_internal.run_claim(int, int, int) IS 'Take a run over: the generation that fences its former driver out';
 
 CREATE OR REPLACE FUNCTION cerebro_internal.run_guard(run int, generation int)
 RETURNS void
@@ -105,20 +132,19 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    owner name;
     current_generation int;
 BEGIN
-    SELECT r.owner, r.generation INTO owner, current_generation FROM cerebro_internal.run r WHERE r.id = $1 FOR SHARE;
-    IF owner IS NULL OR NOT cerebro_internal.owns(owner) THEN
-        RAISE EXCEPTION 'run does not exist' USING ERRCODE = '42704';
+    SELECT r.generation INTO current_generation FROM cerebro_internal.visible_run r WHERE r.id = $1 FOR SHARE;
+    IF current_generation IS NULL THEN
+        RAISE EXCEPTION 'run does not exist' USING ERRCODE = '42704', HINT = 'It was dropped meanwhile.';
     ELSIF current_generation <> $2 THEN
         RAISE EXCEPTION 'this session lost the run to another one' USING ERRCODE = '55006'
-          , DETAIL = pg_catalog.format('The run is at generation %s, this session began as generation %s.', current_generation, $2);
+          , DETAIL = pg_catalog.format('The run is at generation %s, this session began as generation %s.', current_generation, $2)
+          , HINT = 'The other session goes on with it; see cerebro.progress.';
     END IF;
 END
 $$;
 COMMENT ON FUNCTION cerebro_internal.run_guard(int, int) IS 'Lock the run row and refuse a driver that another one has replaced';
-REVOKE ALL ON FUNCTION cerebro_internal.run_guard(int, int) FROM PUBLIC;
 
 CREATE OR REPLACE FUNCTION cerebro_internal.run_ready(
     run int
@@ -130,21 +156,30 @@ CREATE OR REPLACE FUNCTION cerebro_internal.run_ready(
   , trials jsonb
 )
 RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
+LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    former int;
 BEGIN
     PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
     PERFORM cerebro_internal.run_guard($1, $2);
-    UPDATE cerebro_internal.run r
+    SELECT r.replaces INTO former FROM cerebro_internal.visible_run r WHERE r.id = $1;
+    IF former IS NOT NULL THEN
+        PERFORM cerebro_internal.run_drop(former);
+        UPDATE cerebro_internal.visible_run r
+        SET replaces = NULL, name = pg_catalog.left(r.name, -pg_catalog.length(' (replacing)'))
+        WHERE r.id = $1;
+    END IF;
+    UPDATE cerebro_internal.visible_run r
     SET plan = $3, encoders = $4, rank_metric = $5, rank_direction = $6, state = 'running'
     WHERE r.id = $1;
-    INSERT INTO cerebro_internal.trial (run, trial, params, state)
+    INSERT INTO cerebro_internal.visible_trial (run, trial, params, state)
     SELECT $1, (t.value ->> 'trial')::int, t.value -> 'params', 'waiting'
     FROM pg_catalog.jsonb_array_elements($7) t;
 END
 $$;
-COMMENT ON FUNCTION cerebro_internal.run_ready(int, int, jsonb, jsonb, text, text, jsonb) IS 'Store the shards, the merged statistics and the trials, before the first visit';
+COMMENT ON FUNCTION cerebro_internal.run_ready(int, int, jsonb, jsonb, text, text, jsonb) IS 'Store the shards, the merged statistics and the trials, before the first visit; what the run replaces goes';
 
 CREATE OR REPLACE FUNCTION cerebro_internal.run_replace(run int, generation int, former int, former_generation int)
 RETURNS void
@@ -165,63 +200,71 @@ COMMENT ON FUNCTION cerebro_internal.run_replace(int, int, int, int) IS 'Delete 
 
 CREATE OR REPLACE FUNCTION cerebro_internal.run_end(run int, generation int, state text, error text)
 RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
+LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
     PERFORM cerebro_internal.run_guard($1, $2);
-    UPDATE cerebro_internal.run r
+    UPDATE cerebro_internal.visible_run r
     SET state = $3, error = $4, finished_at = pg_catalog.clock_timestamp()
     WHERE r.id = $1;
-    DELETE FROM cerebro_internal.progress p WHERE p.run = $1;
+    DELETE FROM cerebro_internal.visible_progress p WHERE p.run = $1;
 END
 $$;
 COMMENT ON FUNCTION cerebro_internal.run_end(int, int, text, text) IS 'Close a run as done, failed or cancelled';
 
 CREATE OR REPLACE FUNCTION cerebro_internal.run_drop(run int)
 RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER
+LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    owner name;
 BEGIN
-    SELECT r.owner INTO owner FROM cerebro_internal.run r WHERE r.id = $1 FOR UPDATE;
-    IF owner IS NULL OR NOT cerebro_internal.owns(owner) THEN
-        RETURN false;
-    END IF;
-    DELETE FROM cerebro_internal.run r WHERE r.id = $1;
-    RETURN true;
+    PERFORM 1 FROM cerebro_internal.visible_run r WHERE r.id = $1 FOR UPDATE;
+    PERFORM cerebro_internal.refuse_driven($1);
+    DELETE FROM cerebro_internal.visible_run r WHERE r.id = $1;
+    RETURN FOUND;
 END
 $$;
-COMMENT ON FUNCTION cerebro_internal.run_drop(int) IS 'Delete a run with its trials, history, ledger and states';
+COMMENT ON FUNCTION cerebro_internal.run_drop(int) IS 'Delete a run that nobody drives, with its trials, history, ledger and states';
 
-CREATE OR REPLACE FUNCTION cerebro_internal.state_put(run int, generation int, trial int, seq int, chunk int, data bytea)
+CREATE OR REPLACE FUNCTION cerebro_internal.run_discard(run int, generation int)
 RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
+LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM cerebro_internal.run_guard($1, $2);
-    DELETE FROM cerebro_internal.state s WHERE s.run = $1 AND s.trial = $3 AND s.seq = $4 AND s.chunk = $5;
-    INSERT INTO cerebro_internal.state (run, trial, seq, chunk, data) VALUES ($1, $3, $4, $5, $6);
+    DELETE FROM cerebro_internal.visible_run r WHERE r.id = $1;
+END
+$$;
+COMMENT ON FUNCTION cerebro_internal.run_discard(int, int) IS 'Delete a run before its first visit, by its own driver';
+
+CREATE OR REPLACE FUNCTION cerebro_internal.state_put(run int, generation int, trial int, seq int, chunk int, data bytea)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM cerebro_internal.run_guard($1, $2);
+    DELETE FROM cerebro_internal.visible_state s WHERE s.run = $1 AND s.trial = $3 AND s.seq = $4 AND s.chunk = $5;
+    INSERT INTO cerebro_internal.visible_state (run, trial, seq, chunk, data) VALUES ($1, $3, $4, $5, $6);
 END
 $$;
 COMMENT ON FUNCTION cerebro_internal.state_put(int, int, int, int, int, bytea) IS 'Store one chunk of a state; it counts once trial_state or visit_end names its seq';
 
 CREATE OR REPLACE FUNCTION cerebro_internal.trial_state(run int, generation int, trial int, seq int)
 RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
+LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM cerebro_internal.run_guard($1, $2);
-    UPDATE cerebro_internal.trial t SET last_seq = $4, state = 'running' WHERE t.run = $1 AND t.trial = $3;
+    UPDATE cerebro_internal.visible_trial t SET last_seq = $4, state = 'running' WHERE t.run = $1 AND t.trial = $3;
     -- What a committed state covers is done; states that are neither the last nor the best go.
-    UPDATE cerebro_internal.visit v SET state = 'done' WHERE v.run = $1 AND v.trial = $3 AND v.state = 'trained';
-    DELETE FROM cerebro_internal.state s
-    USING cerebro_internal.trial t
+    UPDATE cerebro_internal.visible_visit v SET state = 'done' WHERE v.run = $1 AND v.trial = $3 AND v.state = 'trained';
+    DELETE FROM cerebro_internal.visible_state s
+    USING cerebro_internal.visible_trial t
     WHERE t.run = $1 AND t.trial = $3 AND s.run = $1 AND s.trial = $3
       AND s.seq <> $4 AND s.seq IS DISTINCT FROM t.best_seq;
 END
@@ -230,13 +273,13 @@ COMMENT ON FUNCTION cerebro_internal.trial_state(int, int, int, int) IS 'Name th
 
 CREATE OR REPLACE FUNCTION cerebro_internal.trial_fail(run int, generation int, trial int, error text)
 RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
+LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM cerebro_internal.run_guard($1, $2);
-    UPDATE cerebro_internal.trial t SET state = 'failed', error = $4 WHERE t.run = $1 AND t.trial = $3;
-    DELETE FROM cerebro_internal.visit v WHERE v.run = $1 AND v.trial = $3 AND v.state = 'running';
+    UPDATE cerebro_internal.visible_trial t SET state = 'failed', error = $4 WHERE t.run = $1 AND t.trial = $3;
+    DELETE FROM cerebro_internal.visible_visit v WHERE v.run = $1 AND v.trial = $3 AND v.state = 'running';
 END
 $$;
 COMMENT ON FUNCTION cerebro_internal.trial_fail(int, int, int, text) IS 'Record that a trial failed, and why';
@@ -253,17 +296,17 @@ CREATE OR REPLACE FUNCTION cerebro_internal.visit_begin(
   , started_at float8
 )
 RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
+LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM cerebro_internal.run_guard($1, $2);
-    UPDATE cerebro_internal.visit v
+    UPDATE cerebro_internal.visible_visit v
     SET attempt = v.attempt + 1, "position" = $7, segment = $8, state = 'running'
       , started_at = pg_catalog.to_timestamp($9), finished_at = NULL
     WHERE v.run = $1 AND v.trial = $3 AND v.epoch = $4 AND v.phase = $5 AND v.shard = $6 AND v.state <> 'done';
     IF NOT FOUND THEN
-        INSERT INTO cerebro_internal.visit (run, trial, epoch, phase, shard, "position", segment, state, started_at)
+        INSERT INTO cerebro_internal.visible_visit (run, trial, epoch, phase, shard, "position", segment, state, started_at)
         VALUES ($1, $3, $4, $5, $6, $7, $8, 'running', pg_catalog.to_timestamp($9));
     END IF;
 END
@@ -283,7 +326,7 @@ CREATE OR REPLACE FUNCTION cerebro_internal.visit_end(
   , data bytea
 )
 RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
+LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -291,7 +334,7 @@ BEGIN
     IF $10 IS NOT NULL THEN
         PERFORM cerebro_internal.state_put($1, $2, $3, $9, 0, $10);
     END IF;
-    UPDATE cerebro_internal.visit v
+    UPDATE cerebro_internal.visible_visit v
     SET state = CASE WHEN $5 = 'validate' THEN 'done' ELSE 'trained' END
       , finished_at = pg_catalog.to_timestamp($7)
       , rows = ($8 ->> 'rows')::bigint
@@ -300,6 +343,9 @@ BEGIN
       , hop_seconds = ($8 ->> 'hop_seconds')::float8
       , details = $8
     WHERE v.run = $1 AND v.trial = $3 AND v.epoch = $4 AND v.phase = $5 AND v.shard = $6;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'a visit that was never ordered cannot end' USING ERRCODE = '55000', HINT = 'Resume the run.';
+    END IF;
     IF $9 IS NOT NULL THEN
         PERFORM cerebro_internal.trial_state($1, $2, $3, $9);
     END IF;
@@ -320,23 +366,23 @@ CREATE OR REPLACE FUNCTION cerebro_internal.epoch_end(
   , finished boolean
 )
 RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
+LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
     PERFORM cerebro_internal.run_guard($1, $2);
-    INSERT INTO cerebro_internal.epoch (run, trial, epoch, metrics, learning_rate, seconds)
+    INSERT INTO cerebro_internal.visible_epoch (run, trial, epoch, metrics, learning_rate, seconds)
     VALUES ($1, $3, $4, $5, $6, $7);
-    UPDATE cerebro_internal.trial t
+    UPDATE cerebro_internal.visible_trial t
     SET metric = CASE WHEN $9 IS NULL THEN t.metric ELSE $8 END
       , best_epoch = CASE WHEN $9 IS NULL THEN t.best_epoch ELSE $4 END
       , best_seq = coalesce($9, t.best_seq)
       , state = CASE WHEN $10 THEN 'done' ELSE 'running' END
     WHERE t.run = $1 AND t.trial = $3;
     IF $9 IS NOT NULL THEN
-        DELETE FROM cerebro_internal.state s
-        USING cerebro_internal.trial t
+        DELETE FROM cerebro_internal.visible_state s
+        USING cerebro_internal.visible_trial t
         WHERE t.run = $1 AND t.trial = $3 AND s.run = $1 AND s.trial = $3
           AND s.seq IS DISTINCT FROM t.last_seq AND s.seq IS DISTINCT FROM t.best_seq;
     END IF;
@@ -346,15 +392,19 @@ COMMENT ON FUNCTION cerebro_internal.epoch_end(int, int, int, int, jsonb, float8
 
 CREATE OR REPLACE FUNCTION cerebro_internal.progress_set(run int, generation int, details jsonb)
 RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
+LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM cerebro_internal.run_guard($1, $2);
-    UPDATE cerebro_internal.progress p SET details = $3, updated_at = pg_catalog.clock_timestamp() WHERE p.run = $1;
-    IF NOT FOUND THEN
-        INSERT INTO cerebro_internal.progress (run, details, updated_at) VALUES ($1, $3, pg_catalog.clock_timestamp());
-    END IF;
+    DELETE FROM cerebro_internal.visible_progress p WHERE p.run = $1;
+    INSERT INTO cerebro_internal.visible_progress (
+        run, visits_done, visits_total, eta_seconds, segment, phase, trial, epoch, rows_done, rows_total, updated_at)
+    SELECT $1, ($3 ->> 'visits_done')::int, ($3 ->> 'visits_total')::int, ($3 ->> 'eta_seconds')::float8
+         , pg_catalog.array_agg(s.segment), pg_catalog.array_agg(s.phase), pg_catalog.array_agg(s.trial), pg_catalog.array_agg(s.epoch)
+         , pg_catalog.array_agg(s.rows_done), pg_catalog.array_agg(s.rows_total), pg_catalog.clock_timestamp()
+    FROM pg_catalog.jsonb_to_recordset($3 -> 'segments')
+        AS s (segment text, phase text, trial int, epoch int, rows_done bigint, rows_total bigint);
 END
 $$;
 COMMENT ON FUNCTION cerebro_internal.progress_set(int, int, jsonb) IS 'Publish where a run stands';

@@ -32,7 +32,7 @@ AS $$
 from cerebro_udf import entry
 return entry.worker(plpy, GD, "load", spec)
 $$;
-COMMENT ON FUNCTION cerebro_internal.worker_load(jsonb) IS 'Read this segments shard and report its statistics';
+COMMENT ON FUNCTION cerebro_internal.worker_load(jsonb) IS 'Read this segment''s shard and report its statistics';
 
 CREATE OR REPLACE FUNCTION cerebro_internal.worker_encode(
     spec jsonb
@@ -69,7 +69,7 @@ AS $$
 from cerebro_udf import entry
 return entry.worker(plpy, GD, "get", part)
 $$;
-COMMENT ON FUNCTION cerebro_internal.worker_get(int) IS 'Send one part of the last visits state';
+COMMENT ON FUNCTION cerebro_internal.worker_get(int) IS 'Send one part of the last visit''s state';
 
 CREATE OR REPLACE FUNCTION cerebro_internal.worker_summarize(
     spec jsonb
@@ -94,7 +94,7 @@ AS $$
 from cerebro_udf import entry
 return entry.worker(plpy, GD, "init", spec)
 $$;
-COMMENT ON FUNCTION cerebro_internal.worker_init(jsonb) IS 'Make a trials first state';
+COMMENT ON FUNCTION cerebro_internal.worker_init(jsonb) IS 'Make a trial''s first state';
 
 CREATE OR REPLACE FUNCTION cerebro_internal.worker_visit(
     spec jsonb
@@ -107,4 +107,4 @@ AS $$
 from cerebro_udf import entry
 return entry.worker(plpy, GD, "visit", spec, state)
 $$;
-COMMENT ON FUNCTION cerebro_internal.worker_visit(jsonb, bytea) IS 'Train or validate one trial on this segments shard';
+COMMENT ON FUNCTION cerebro_internal.worker_visit(jsonb, bytea) IS 'Train or validate one trial on this segment''s shard';

@@ -1,0 +1,53 @@
+-- What a role may see and write: what it owns, or what a role owns of which it is a member.
+-- visible_* are the only way to the catalog's tables; they go by current_user, whoever the session is.
+
+CREATE OR REPLACE VIEW cerebro_internal.visible_model WITH (security_barrier) AS
+SELECT m.* FROM cerebro_internal.model m
+WHERE EXISTS (
+    SELECT 1 FROM pg_catalog.pg_roles o WHERE o.rolname = m.owner AND pg_catalog.pg_has_role(o.oid, 'MEMBER'))
+WITH CHECK OPTION;
+COMMENT ON VIEW cerebro_internal.visible_model IS 'Models of the reader';
+GRANT SELECT, INSERT, UPDATE, DELETE ON cerebro_internal.visible_model TO PUBLIC;
+
+CREATE OR REPLACE VIEW cerebro_internal.visible_run WITH (security_barrier) AS
+SELECT r.* FROM cerebro_internal.run r
+WHERE EXISTS (
+    SELECT 1 FROM pg_catalog.pg_roles o WHERE o.rolname = r.owner AND pg_catalog.pg_has_role(o.oid, 'MEMBER'))
+WITH CHECK OPTION;
+COMMENT ON VIEW cerebro_internal.visible_run IS 'Runs of the reader';
+GRANT SELECT, INSERT, UPDATE, DELETE ON cerebro_internal.visible_run TO PUBLIC;
+
+CREATE OR REPLACE VIEW cerebro_internal.visible_trial WITH (security_barrier) AS
+SELECT t.* FROM cerebro_internal.trial t
+WHERE EXISTS (SELECT 1 FROM cerebro_internal.visible_run r WHERE r.id = t.run)
+WITH CHECK OPTION;
+COMMENT ON VIEW cerebro_internal.visible_trial IS 'Trials of the reader''s runs';
+GRANT SELECT, INSERT, UPDATE, DELETE ON cerebro_internal.visible_trial TO PUBLIC;
+
+CREATE OR REPLACE VIEW cerebro_internal.visible_epoch WITH (security_barrier) AS
+SELECT e.* FROM cerebro_internal.epoch e
+WHERE EXISTS (SELECT 1 FROM cerebro_internal.visible_run r WHERE r.id = e.run)
+WITH CHECK OPTION;
+COMMENT ON VIEW cerebro_internal.visible_epoch IS 'Histories of the reader''s runs';
+GRANT SELECT, INSERT, UPDATE, DELETE ON cerebro_internal.visible_epoch TO PUBLIC;
+
+CREATE OR REPLACE VIEW cerebro_internal.visible_visit WITH (security_barrier) AS
+SELECT v.* FROM cerebro_internal.visit v
+WHERE EXISTS (SELECT 1 FROM cerebro_internal.visible_run r WHERE r.id = v.run)
+WITH CHECK OPTION;
+COMMENT ON VIEW cerebro_internal.visible_visit IS 'Ledgers of the reader''s runs';
+GRANT SELECT, INSERT, UPDATE, DELETE ON cerebro_internal.visible_visit TO PUBLIC;
+
+CREATE OR REPLACE VIEW cerebro_internal.visible_state WITH (security_barrier) AS
+SELECT s.* FROM cerebro_internal.state s
+WHERE EXISTS (SELECT 1 FROM cerebro_internal.visible_run r WHERE r.id = s.run)
+WITH CHECK OPTION;
+COMMENT ON VIEW cerebro_internal.visible_state IS 'States of the reader''s runs';
+GRANT SELECT, INSERT, UPDATE, DELETE ON cerebro_internal.visible_state TO PUBLIC;
+
+CREATE OR REPLACE VIEW cerebro_internal.visible_progress WITH (security_barrier) AS
+SELECT p.* FROM cerebro_internal.progress p
+WHERE EXISTS (SELECT 1 FROM cerebro_internal.visible_run r WHERE r.id = p.run)
+WITH CHECK OPTION;
+COMMENT ON VIEW cerebro_internal.visible_progress IS 'Progress of the reader''s runs';
+GRANT SELECT, INSERT, UPDATE, DELETE ON cerebro_internal.visible_progress TO PUBLIC;
