@@ -11,8 +11,8 @@ import random
 import time
 from typing import Any, Callable, List, Optional, Tuple
 
-from cerebro_udf.coordinator.links import Address, Link, RemoteError, Reply, ask, configure, pump
-from cerebro_udf.engines.postgres import home_command
+from cerebro_udf.coordinator.links import Link, RemoteError, Reply, ask, configure, pump
+from cerebro_udf.engines.base import SELF, Engine
 from cerebro_udf.errors import CerebroError, InUse, NotFound, NotReady
 
 LOCK_CLASS = 1128616514  # "CERB": first key of the advisory lock that the driver of a run holds; the second is drawn
@@ -73,25 +73,20 @@ class Ledger:
     Args:
         plpy: PL/Python's module.
         pulse: ``Pulse`` of this backend.
-        address: Of ``cerebro_self``.
+        engine: Knows the way back to this server.
     """
 
-    def __init__(self, plpy, pulse, address: Address):
+    def __init__(self, plpy, pulse, engine: Engine):
         self._plpy, self._pulse = plpy, pulse
-        self.link = Link(address, "cerebro ledger")
+        self.link = Link(engine.address(SELF), "cerebro ledger")
         self.link.open(pulse)
         configure(self.link, pulse, SETTINGS)
         self.run: Optional[int] = None
         self.generation = 0
         self._lock_key: Optional[int] = None
-        self._check_home()
-
-    def _check_home(self) -> None:
-        if not leads_home(self._plpy, self._pulse, self.link):
+        if not leads_home(plpy, pulse, self.link):
             raise NotReady(
-                "server cerebro_self leads to another database",
-                "It leads to %s." % self.link.address,
-                home_command(self._plpy),
+                "server cerebro_self leads to another database", "It leads to %s." % self.link.address, engine.home_command()
             )
 
     # -- reading, in a snapshot of its own --
@@ -240,17 +235,6 @@ class Ledger:
         self._read(
             "select cerebro_internal.run_ready($1, $2, $3, $4, $5, $6, $7::text::jsonb)::text",
             self.run, self.generation, plan, encoders, rank[0], rank[1], json.dumps(trials),
-        )  # fmt: skip
-
-    def replace(self, former: dict) -> None:
-        """Remove a run as ``find`` gave it, and take over its name.
-
-        Raises:
-            InUse: another session has claimed it since.
-        """
-        self._read(
-            "select cerebro_internal.run_replace($1, $2, $3, $4)::text",
-            self.run, self.generation, former["id"], former["generation"],
         )  # fmt: skip
 
     def drop(self, run: int) -> bool:

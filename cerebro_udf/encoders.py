@@ -145,6 +145,23 @@ def refuse_unusable(shard_stats: Sequence[dict], nulls: str) -> None:
         raise errors.BadData("the source has no rows", hint="Load the table first, or name another one.")
 
 
+def refuse_other_shapes(shard_stats: Sequence[dict], encoders: dict) -> None:
+    """Refuse arrays of another shape than those that these encoders were made from.
+
+    Raises:
+        RaggedArrays: names the column and both shapes.
+    """
+    for feature in encoders["features"]:
+        for stats in shard_stats:
+            shape = stats["columns"][feature["name"]].get("shape")
+            if shape is not None and feature["kind"] == "array" and list(shape) != list(feature["shape"]):
+                raise errors.RaggedArrays(
+                    'the arrays of column "%s" have another shape than the run\'s' % feature["name"],
+                    detail="They have shape %s, the run was trained on %s." % (list(shape), list(feature["shape"])),
+                    hint="Name a table whose arrays have the run's shape.",
+                )
+
+
 def _refuse_nulls(shard_stats: Sequence[dict], rows: int) -> None:
     bad = {}
     for stats in shard_stats:

@@ -61,13 +61,13 @@ def create_model(plpy, gd: dict, name: str, definition: str) -> None:
 
     _text("name", name)
     stored = definitions.check(_json("definition", definition))
-    plan = plpy.prepare("select cerebro_internal.model_create(current_user, $1, $2)", ["text", "jsonb"])
+    plan = plpy.prepare("select cerebro_internal.model_create($1, $2)", ["text", "jsonb"])
     plpy.execute(plan, [name, json.dumps(stored)])
 
 
 @door
 def drop_model(plpy, gd: dict, name: str) -> None:
-    plan = plpy.prepare("select cerebro_internal.model_drop(current_user, $1) as dropped", ["text"])
+    plan = plpy.prepare("select cerebro_internal.model_drop($1) as dropped", ["text"])
     if not plpy.execute(plan, [_text("name", name)])[0]["dropped"]:
         raise NotFound('model "%s" does not exist' % name, None, "select model from cerebro.model; shows all models.")
 

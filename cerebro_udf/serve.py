@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, Optional
 
-from cerebro_udf.catalog import best_trial, stored_run, stored_state
+from cerebro_udf import stored
 from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator.options import Options
 from cerebro_udf.errors import InvalidArgument
@@ -79,19 +79,17 @@ def _spelled(value: Any) -> str:
 
 def _predictor(plpy, gd: dict, run: str, trial: Optional[int]) -> Any:
     """The compiled model of a run's trial; looked up anew at each call, so that a replaced run is noticed."""
-    cache: Dict[tuple, Any] = gd.setdefault("cerebro_predictors", {})
-    record = stored_run(plpy, run, with_encoders=False)
-    chosen = best_trial(plpy, record, trial)
-    key = (record["id"], chosen["trial"], chosen["best_seq"])
-    predictor = cache.pop(key, None)
+    cache: Dict[stored.Chosen, Any] = gd.setdefault("cerebro_predictors", {})
+    chosen = stored.choose(plpy, gd, run, trial)
+    predictor = cache.pop(chosen, None)
     if predictor is None:
         from cerebro_udf.segment.predict import Predictor
 
-        record = stored_run(plpy, run)
+        chosen, record, chunks = stored.read(plpy, gd, run, trial)
         options = Options.from_json(record["options"])
-        spec = programs.spec(options, chosen["params"], record["definition"], record["encoders"])
-        predictor = Predictor(record["encoders"], spec, b"".join(stored_state(plpy, *key)))
+        spec = programs.spec(options, record["params"], record["definition"], record["encoders"])
+        predictor = Predictor(record["encoders"], spec, b"".join(chunks))
         while len(cache) >= CACHED_PREDICTORS:
             del cache[next(iter(cache))]
-    cache[key] = predictor
+    cache[chosen] = predictor
     return predictor

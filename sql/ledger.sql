@@ -181,23 +181,6 @@ END
 $$;
 COMMENT ON FUNCTION cerebro_internal.run_ready(int, int, jsonb, jsonb, text, text, jsonb) IS 'Store the shards, the merged statistics and the trials, before the first visit; what the run replaces goes';
 
-CREATE OR REPLACE FUNCTION cerebro_internal.run_replace(run int, generation int, former int, former_generation int)
-RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    freed text;
-BEGIN
-    PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
-    PERFORM cerebro_internal.run_guard($1, $2);
-    PERFORM cerebro_internal.run_guard($3, $4);
-    DELETE FROM cerebro_internal.run r WHERE r.id = $3 RETURNING r.name INTO freed;
-    UPDATE cerebro_internal.run r SET name = freed WHERE r.id = $1;
-END
-$$;
-COMMENT ON FUNCTION cerebro_internal.run_replace(int, int, int, int) IS 'Delete a run that nobody has claimed since, and give its name to the one that replaces it';
-
 CREATE OR REPLACE FUNCTION cerebro_internal.run_end(run int, generation int, state text, error text)
 RETURNS void
 LANGUAGE plpgsql

@@ -11,7 +11,8 @@ from cerebro_udf.catalog import leads_home
 from cerebro_udf.coordinator.links import Link, RemoteError, ask
 from cerebro_udf.coordinator.segments import Segments, create_extension_command
 from cerebro_udf.coordinator.source import describe
-from cerebro_udf.engines.postgres import SELF, PostgresEngine, home_command
+from cerebro_udf.engines import engine_for
+from cerebro_udf.engines.base import SELF, Engine
 from cerebro_udf.errors import CerebroError
 from cerebro_udf.interrupts import Pulse
 
@@ -37,7 +38,7 @@ PACKAGES = ("tensorflow", "keras", "numpy", "safetensors")
 def segments(plpy, gd: dict, source: str) -> List[Tuple]:
     """The shards of a table: (segment, shard, address, relations, estimated rows, bytes); starts nothing."""
     table = describe(plpy, source, None, None)
-    engine = PostgresEngine(plpy)
+    engine = engine_for(plpy)
     found = Segments(plpy, gd, Pulse(plpy), engine, engine.shards(table, None))
     if any(shard.size_bytes is None for shard in found.shards):
         found.connect()
@@ -45,7 +46,7 @@ def segments(plpy, gd: dict, source: str) -> List[Tuple]:
     for shard in found.shards:
         address = engine.address(shard.server)
         rows, size = shard.rows_estimate, shard.size_bytes
-        relations = [read.relation.replace("only ", "", 1) for read in shard.reads]
+        relations = [read.leaf if shard.server == SELF else read.relation for read in shard.reads]
         if size is None:
             rows, size = found.sizes(shard.number, _SIZES, relations)
         result.append((shard.segment, shard.number, str(address), relations, rows, size))
@@ -54,7 +55,7 @@ def segments(plpy, gd: dict, source: str) -> List[Tuple]:
 
 def doctor(plpy, gd: dict) -> List[Check]:
     """Check this node, the way back to it, and every segment that the caller could use."""
-    engine, pulse = PostgresEngine(plpy), Pulse(plpy)
+    engine, pulse = engine_for(plpy), Pulse(plpy)
     checks = _package_checks("coordinator", _local_facts(plpy), None)
     for server in [SELF] + engine.servers():
         checks += _server_checks(plpy, engine, pulse, server)
@@ -67,7 +68,7 @@ def _local_facts(plpy) -> dict:
     return facts
 
 
-def _server_checks(plpy, engine: PostgresEngine, pulse: Pulse, server: str) -> List[Check]:
+def _server_checks(plpy, engine: Engine, pulse: Pulse, server: str) -> List[Check]:
     """Reach one server as the caller, and ask it what it is."""
     try:
         address = engine.address(server)
@@ -75,12 +76,12 @@ def _server_checks(plpy, engine: PostgresEngine, pulse: Pulse, server: str) -> L
         link.open(pulse)
     except CerebroError as error:
         why = "%s: %s" % (error.message, error.detail) if error.detail else error.message
-        return [(server, "reachable", False, why, (server == SELF and home_command(plpy)) or error.hint)]
+        return [(server, "reachable", False, why, (server == SELF and engine.home_command()) or error.hint)]
     try:
         checks: List[Check] = [(server, "reachable", True, "as %s at %s" % (address.user, address), None)]
         if server == SELF:
             if not leads_home(plpy, pulse, link):
-                return [(server, "reachable", False, "it leads to another database, %s" % address, home_command(plpy))]
+                return [(server, "reachable", False, "it leads to another database, %s" % address, engine.home_command())]
             return checks
         facts = json.loads(ask(link, pulse, _NODE)[0][0])
         if facts["extension"] is None:

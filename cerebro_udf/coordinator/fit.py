@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from cerebro_udf import definition as definitions
 from cerebro_udf import encoders as encoding
-from cerebro_udf import faults
-from cerebro_udf.catalog import Ledger, best_trial, stored_run, stored_state
+from cerebro_udf import faults, stored
+from cerebro_udf.catalog import Ledger
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import programs, search
 from cerebro_udf.coordinator.links import Reply
@@ -17,9 +16,9 @@ from cerebro_udf.coordinator.load import Loader, verify
 from cerebro_udf.coordinator.loop import SUMMARIZE, Loop, Trial, cells
 from cerebro_udf.coordinator.scheduler import Scheduler
 from cerebro_udf.coordinator.segments import Segments
-from cerebro_udf.coordinator.source import Source, describe
-from cerebro_udf.engines.base import Shard
-from cerebro_udf.engines.postgres import SELF, PostgresEngine
+from cerebro_udf.coordinator.source import Source, describe, kind_of
+from cerebro_udf.engines import engine_for
+from cerebro_udf.engines.base import Engine
 from cerebro_udf.errors import (
     AlreadyExists,
     BadData,
@@ -28,13 +27,13 @@ from cerebro_udf.errors import (
     InvalidArgument,
     NotFound,
     ReadOnly,
+    WrongColumnType,
     nearest,
 )
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment import seeds
 
 LEDGER_STOP_SECONDS = 0.35
-BEGINNING = " (new)"  # ends the name of a run that loads, until it takes the place of the one that it replaces
 
 Row = Tuple[int, Optional[float], Optional[int], str, str, Optional[str]]
 
@@ -58,29 +57,31 @@ def fit(plpy, gd: dict, run: str, source: str, model: str, label: str, features:
                 'option encoders names "%s", which is not a feature' % column, None, nearest(column, table.features)
             )
     pulse = Pulse(plpy)
-    engine = PostgresEngine(plpy)
+    engine = engine_for(plpy)
     shards = engine.shards(table, parsed.segments)
-    ledger = Ledger(plpy, pulse, engine.address(SELF))
+    ledger = Ledger(plpy, pulse, engine)
     try:
-        former: Optional[dict] = None
-        if ledger.exists(run):
+        former = ledger.own(run)
+        if former is not None:
             if parsed.if_exists == "resume":
+                _refuse_other_run(former, table, definition, parsed, options.get("seed") is not None)
                 return _resume(plpy, gd, pulse, engine, ledger, run)
-            if parsed.if_exists == "replace":
-                former = _to_replace(ledger, run)
-            else:
-                raise _exists(run)
+            if parsed.if_exists == "error":
+                raise AlreadyExists(
+                    'run "%s" already exists' % run, None, 'Choose another name, or set options.if_exists to "replace" or "resume".'
+                )
+            ledger.refuse_driven(former["id"])
         segments = Segments(plpy, gd, pulse, engine, shards)
         segments.connect()
         segments.check_policies()
 
         def create() -> None:
             ledger.create(
-                name=run if former is None else run + BEGINNING, source=table.name, model=model, definition=definition, label=label,
+                None if former is None else former["id"], name=run, source=table.name, model=model, definition=definition, label=label,
                 features=table.features, options=parsed.to_json(),
             )  # fmt: skip
 
-        return _drive(plpy, pulse, ledger, segments, table, parsed, run, create, former)
+        return _drive(plpy, pulse, ledger, segments, table, parsed, run, create)
     finally:
         ledger.unlock()
         ledger.link.close()
@@ -90,8 +91,8 @@ def resume(plpy, gd: dict, run: str) -> List[Row]:
     """Go on with a run from its committed states; a run that is done returns its trials."""
     _refuse_read_only(plpy)
     pulse = Pulse(plpy)
-    engine = PostgresEngine(plpy)
-    ledger = Ledger(plpy, pulse, engine.address(SELF))
+    engine = engine_for(plpy)
+    ledger = Ledger(plpy, pulse, engine)
     try:
         return _resume(plpy, gd, pulse, engine, ledger, run)
     finally:
@@ -99,7 +100,7 @@ def resume(plpy, gd: dict, run: str) -> List[Row]:
         ledger.link.close()
 
 
-def _resume(plpy, gd: dict, pulse: Pulse, engine: PostgresEngine, ledger: Ledger, run: str) -> List[Row]:
+def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: str) -> List[Row]:
     record = ledger.find(run)
     if record["state"] == "done":
         return [
@@ -108,29 +109,38 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: PostgresEngine, ledger: Ledger
         ]
     parsed = run_options.Options.from_json(record["options"])
     table = describe(plpy, record["source"], record["features"], record["label"])
-    if record["plan"] is None:
-        shards = engine.shards(table, parsed.segments)
-    else:
-        shards = [Shard.from_json(shard) for shard in record["plan"]["shards"]]
-    ledger.lock(record["id"], run)  # before any session is opened: who comes second is told at once
+    shards = engine.shards(table, parsed.segments) if record["plan"] is None else engine.shards_again(table, record["plan"]["shards"])
+    ledger.refuse_driven(record["id"])  # before any session is opened: who comes second is told at once
     segments = Segments(plpy, gd, pulse, engine, shards)
     segments.connect()
     segments.check_policies()
-    return _drive(plpy, pulse, ledger, segments, table, parsed, run, lambda: ledger.claim(record["id"], run))
+    return _drive(plpy, pulse, ledger, segments, table, parsed, run, lambda: ledger.claim(record["id"]))
+
+
+def _refuse_other_run(former: dict, table: Source, definition: dict, options: run_options.Options, seeded: bool) -> None:
+    """A run that is resumed must be the one that the call describes."""
+    now = {"source": table.name, "label": table.label, "features": table.features, "model": definition, **options.to_json()}
+    then = {key: former[key] for key in ("source", "label", "features")}
+    then.update(model=former["definition"], **former["options"])
+    ignored = {"if_exists", "max_retries", "memory", "segments"} | (set() if seeded else {"seed"})
+    for key, value in json.loads(json.dumps(now)).items():
+        if key not in ignored and value != then.get(key):
+            raise InvalidArgument(
+                'run "%s" exists with another %s' % (former["name"], key),
+                "It began with %s." % json.dumps(then.get(key))[:200],
+                'Call cerebro.resume(\'%s\') to go on with it as it is, or set options.if_exists to "replace".' % former["name"],
+            )
 
 
 def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source, options: run_options.Options, run: str,
-           take: Callable[[], None], former: Optional[dict] = None) -> List[Row]:  # fmt: skip
-    """Take the run, load, start, then loop to the end; whatever happens, leave segments idle and the run's state true.
-
-    The run ``former``, whose name this one shall have, goes once this one's data has proved good.
-    """
+           take: Callable[[], None]) -> List[Row]:  # fmt: skip
+    """Take the run, load, start, then loop to the end; whatever happens, leave segments idle and the run's state true."""
     faults.reset(run)
     record: Optional[dict] = None
     loop: Optional[Loop] = None
     try:
         take()
-        record = ledger.find(run if former is None else run + BEGINNING)
+        record = ledger.record()
         segments.share_hosts()
         loader = Loader(segments, table, options, run, options.nulls, options.validation, options.memory)
         stats, encoders = loader.load(), record["encoders"]
@@ -141,20 +151,17 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         segments.start()
         loader.encode(encoders)
         rows = [(s["train_rows"], s["validation_rows"]) for s in stats]
-        names = _metric_names(options)
-        rank = run_options.rank(options, names, any(held for _, held in rows))
+        rank = run_options.rank(options, any(held for _, held in rows))
         if record["encoders"] is None:
             params = search.trials(options.search, options.seed, record["definition"], options)
             numbered = [{"trial": number, "params": value} for number, value in enumerate(params)]
-            plan = {"shards": [shard.to_json() for shard in segments.shards], "stats": [_figures(s) for s in stats]}
-            if former is not None:
-                ledger.replace(former)
+            plan = {"shards": [shard.plan() for shard in segments.shards], "stats": [_figures(s) for s in stats]}
             ledger.ready(plan, encoders, rank, numbered)
         scheduler = Scheduler([a for a, _ in rows], [b for _, b in rows], options.epochs, options.order, options.seed)
         trials = _trials(ledger, record, options, encoders, scheduler, len(rows))
         loop = Loop(
             plpy, pulse,
-            {"name": run, "id": record["id"], "epochs": options.epochs, "checkpoint": options.checkpoint, "seed": options.seed},
+            {"name": run, "epochs": options.epochs, "checkpoint": options.checkpoint, "seed": options.seed},
             segments, ledger, scheduler, trials, rank, rows, options.max_retries,
             lambda number: loader.again(number, stats[number], encoders),
         )  # fmt: skip
@@ -162,7 +169,10 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         ledger.end("done", None)
         ledger.flush()
     except BaseException as error:
-        began = (record is not None and record["encoders"] is not None) or (loop is not None and loop.began)
+        # A run that has replaced another stays, whatever happens: the other one is gone.
+        began = (record is not None and record["encoders"] is not None) or (
+            loop is not None and (loop.began or record["replaces"] is not None)
+        )
         sqlstate = getattr(error, "sqlstate", None)
         segments.rest()
         if not isinstance(error, InUse):
@@ -177,12 +187,6 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
 
 def _figures(stats: dict) -> dict:
     return {key: stats[key] for key in ("rows", "train_rows", "validation_rows", "skipped", "checksum", "bytes")}
-
-
-def _metric_names(options) -> List[str]:
-    if options.metrics is None:
-        return []
-    return [definitions.metric_name(metric) for metric in options.metrics]
 
 
 def _trials(ledger: Ledger, record: dict, options, encoders: dict, scheduler: Scheduler, shards: int) -> Dict[int, Trial]:
@@ -267,56 +271,26 @@ def drop_run(plpy, run: str) -> None:
     """
     _refuse_read_only(plpy)
     pulse = Pulse(plpy)
-    ledger = Ledger(plpy, pulse, PostgresEngine(plpy).address(SELF))
+    ledger = Ledger(plpy, pulse, engine_for(plpy))
     try:
-        _drop(ledger, run)
+        ledger.drop(ledger.find(run)["id"])
     finally:
         ledger.link.close()
-
-
-def _exists(run: str) -> AlreadyExists:
-    return AlreadyExists(
-        'run "%s" already exists' % run, None, 'Choose another name, or set options.if_exists to "replace" or "resume".'
-    )
-
-
-def _to_replace(ledger: Ledger, run: str) -> dict:
-    """The run to be replaced, after a check that nobody drives it; what a crash left of an earlier try goes."""
-    if ledger.exists(run + BEGINNING):
-        if ledger.find(run + BEGINNING)["plan"] is not None:
-            raise _exists(run + BEGINNING)
-        _drop(ledger, run + BEGINNING)
-    former = ledger.find(run)
-    ledger.lock(former["id"], run)
-    ledger.unlock()
-    ledger.run = None
-    return former
-
-
-def _drop(ledger: Ledger, run: str) -> None:
-    record = ledger.find(run)
-    ledger.lock(record["id"], run)
-    try:
-        ledger.drop(record["id"])
-    finally:
-        ledger.unlock()
-        ledger.run = None
 
 
 def evaluate(plpy, gd: dict, run: str, source: str, options: dict) -> List[Tuple[str, Optional[float]]]:
     """Metrics of a trial's best epoch over all rows of a table, exact over all its shards: (metric, value), the loss first."""
     parsed = run_options.parse_evaluate(options)
-    record = stored_run(plpy, run)
-    trial = best_trial(plpy, record, parsed["trial"])
-    chunks = stored_state(plpy, record["id"], trial["trial"], trial["best_seq"])
+    chosen, record, chunks = stored.read(plpy, gd, run, parsed["trial"])
     fitted = run_options.Options.from_json(record["options"])
     table = describe(plpy, source, record["features"], record["label"])
-    pulse = Pulse(plpy)
-    engine = PostgresEngine(plpy)
-    segments = Segments(plpy, gd, pulse, engine, engine.shards(table, parsed["segments"]))
     encoders = record["encoders"]
-    order = programs.order(fitted, trial["params"], record["definition"], encoders)
-    order.update(run="evaluate " + run, trial=trial["trial"], epoch=1, phase="validate", seed=fitted.seed, first=True, last=True)
+    _refuse_other_columns(table, encoders)
+    pulse = Pulse(plpy)
+    engine = engine_for(plpy)
+    segments = Segments(plpy, gd, pulse, engine, engine.shards(table, parsed["segments"]))
+    order = programs.order(fitted, record["params"], record["definition"], encoders)
+    order.update(run="evaluate " + run, trial=chosen.trial, epoch=1, phase="validate", seed=fitted.seed, first=True, last=True)
     segments.connect()
     segments.check_policies()
     try:
@@ -324,6 +298,7 @@ def evaluate(plpy, gd: dict, run: str, source: str, options: dict) -> List[Tuple
         loader = Loader(segments, table, fitted, order["run"], parsed["nulls"], 1.0, parsed["memory"])
         stats = loader.load()
         encoding.refuse_unusable(stats, parsed["nulls"])
+        encoding.refuse_other_shapes(stats, encoders)
         segments.start()
         loader.encode(encoders)
         blobs: Dict[int, bytes] = {}
@@ -343,5 +318,24 @@ def evaluate(plpy, gd: dict, run: str, source: str, options: dict) -> List[Tuple
     except BaseException:
         segments.rest()
         raise
-    return sorted(results.items(), key=lambda item: (item[0] != "loss", item[0]))  # jsonb keeps no order
+    ordered = sorted(results.items(), key=lambda item: (item[0] != "loss", item[0]))  # jsonb keeps no order
+    return [line for name, value in ordered for line in _lines(name, value)]
 
+
+def _lines(name: str, value: Any) -> List[Tuple[str, Optional[float]]]:
+    """A metric of several values, such as a precision at each threshold, has a line for each."""
+    if isinstance(value, list):
+        return [line for number, item in enumerate(value) for line in _lines("%s[%d]" % (name, number), item)]
+    return [(name, value)]
+
+
+def _refuse_other_columns(table: Source, encoders: dict) -> None:
+    """A table that a run is applied to must have columns of the kinds that it was trained on."""
+    for feature in encoders["features"]:
+        found = kind_of(table.types[feature["name"]])
+        if found != feature["kind"]:
+            raise WrongColumnType(
+                'column "%s" of table %s is of another kind than the run\'s' % (feature["name"], table.name),
+                "It is of type %s; the run was trained on a column of kind %s." % (table.types[feature["name"]], feature["kind"]),
+                "Cast it in a table of its own, or name another table.",
+            )

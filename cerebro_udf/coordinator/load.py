@@ -14,7 +14,7 @@ class Loader:
     """Loads and encodes shards under one key, by which visits name them.
 
     Args:
-        segments: Connected and started.
+        segments: Connected.
         table: The source, under the caller's rights.
         options: Of the run: encoders, task, seed.
         key: What visits will say in ``run``.
@@ -35,7 +35,7 @@ class Loader:
     def _spec(self, number: int) -> dict:
         return {
             **self._settings, "features": self.features, "label": self.label,
-            "reads": self._segments.shards[number].to_json()["reads"],
+            "reads": [read.spec() for read in self._segments.shards[number].reads],
             "memory_bytes": self._segments.memory_bytes(number, self._memory),
         }  # fmt: skip
 

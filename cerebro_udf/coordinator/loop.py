@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from cerebro_udf import faults
 from cerebro_udf.catalog import CHUNK_BYTES, Ledger, finite
@@ -267,6 +267,10 @@ class Loop:
             raise InvalidArgument(
                 'option rank_by names a metric that this run does not have: "%s"' % name, None, nearest(name, metrics)
             )
+        if isinstance(metrics[name], list):
+            raise InvalidArgument(
+                'option rank_by names a metric of several values: "%s"' % name, None, "Rank by one that is a single number."
+            )
         value = finite(metrics[name])
         sign = 1 if direction == "min" else -1
         if value is not None and (trial.metric is None or sign * value < sign * trial.metric):
@@ -292,7 +296,7 @@ class Loop:
 
     def _notice_epoch(self, order: Order, trial: Trial, metrics: dict) -> None:
         names = sorted(metrics, key=lambda name: (name.startswith("val_"), not name.endswith("loss")))  # jsonb has an order of its own
-        shown = ", ".join("%s %.4g" % (name, metrics[name]) for name in names if metrics[name] is not None)
+        shown = ", ".join("%s %s" % (name, _figure(metrics[name])) for name in names if metrics[name] is not None)
         left = self._scheduler.remaining_seconds()
         eta = "" if not left else ", %d:%02d left" % (left // 60, left % 60)
         self._plpy.notice(
@@ -328,6 +332,10 @@ class Loop:
                 "eta_seconds": finite(self._scheduler.remaining_seconds()),
             }
         )  # fmt: skip
+
+
+def _figure(value: Any) -> str:
+    return "[%s]" % ", ".join(_figure(item) for item in value) if isinstance(value, list) else "%.4g" % (value or 0.0)
 
 
 def cells(reply: Reply) -> Tuple[dict, Optional[bytes]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from cerebro_udf import definition as definitions
 from cerebro_udf import keras_names
@@ -111,13 +111,13 @@ def parse_evaluate(options: Optional[dict]) -> Dict[str, Any]:
     return {**defaults, **_read(options, {key: _READERS.get(key, _trial) for key in defaults})}
 
 
-def rank(options: Options, names: Iterable[str], has_validation: bool) -> Tuple[str, str]:
+def rank(options: Options, has_validation: bool) -> Tuple[str, str]:
     """Return metric and direction by which trials are ranked: ``rank_by``, else ``default_rank``."""
-    chosen = options.rank_by or default_rank(names, has_validation)
+    chosen = options.rank_by or default_rank(has_validation)
     return chosen["metric"], chosen["direction"]
 
 
-def default_rank(metrics: Iterable[str], has_validation: bool) -> Dict[str, str]:
+def default_rank(has_validation: bool) -> Dict[str, str]:
     """The loss on held-out rows where there are any, else the loss; whatever the metrics are."""
     return {"metric": "val_loss" if has_validation else "loss", "direction": "min"}
 

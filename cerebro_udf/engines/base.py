@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Dict, FrozenSet, List, Optional
 
 from cerebro_udf.coordinator.links import Address
 from cerebro_udf.coordinator.source import Source
+from cerebro_udf.errors import DataChanged
+
+SELF = "cerebro_self"  # the foreign server that leads to the coordinator's own server
 
 
 @dataclass(frozen=True)
 class Read:
-    """One scan that yields a part of a shard."""
+    """One scan that yields a part of a shard. Its SQL is made here from names and numbers, never read from anywhere."""
 
-    relation: str  # qualified and quoted, as the segment knows it
+    leaf: str  # the table or partition that the rows lie in, qualified and quoted, as the coordinator knows it
+    relation: str  # what is read, qualified and quoted, as the segment knows it
     columns: Dict[str, str]  # source column -> column there
-    where: Optional[str] = None  # SQL made by the engine, never by a user
+    through: Optional[int] = None  # oid of a leaf that is read through a relation above it
+    low: int = 0  # first block
+    high: Optional[int] = None  # block after the last one; None: to the end
+
+    @property
+    def where(self) -> Optional[str]:
+        """The condition that keeps a scan to this part, as SQL."""
+        conditions = []
+        if self.through is not None:
+            conditions.append("tableoid = %d::oid" % self.through)
+        if self.low:
+            conditions.append("ctid >= '(%d,0)'::tid" % self.low)
+        if self.high is not None:
+            conditions.append("ctid < '(%d,0)'::tid" % self.high)
+        return " and ".join(conditions) or None
+
+    def spec(self) -> dict:
+        """What a segment's ``load`` wants to know of it."""
+        return {"relation": self.relation, "columns": self.columns, "where": self.where}
 
 
 @dataclass(frozen=True)
@@ -31,13 +53,10 @@ class Shard:
     size_bytes: Optional[int]  # None where only the segment knows
     policy_expected: bool = False  # the segment must have row security on what is read
 
-    def to_json(self) -> dict:
-        """A JSON-able form, stored with the run so that a resumed run reads the very same shards."""
-        return asdict(self)
-
-    @staticmethod
-    def from_json(value: dict) -> "Shard":
-        return Shard(**{**value, "reads": [Read(**read) for read in value["reads"]]})
+    def plan(self) -> dict:
+        """Where the cuts are, JSON-able, stored with the run. No SQL: whoever resumes has it made under their own rights."""
+        cuts = [{"leaf": read.leaf, "low": read.low, "high": read.high} for read in self.reads]
+        return {"segment": self.segment, "server": self.server, "cuts": cuts}
 
 
 class Engine(ABC):
@@ -69,6 +88,35 @@ class Engine(ABC):
             NotSupported: the table cannot be read shard by shard on this engine.
         """
 
+    def shards_again(self, source: Source, plan: List[dict]) -> List[Shard]:
+        """The shards of a run that began earlier, cut as they were then, under the rights of now.
+
+        Args:
+            source: The table, checked again.
+            plan: ``Shard.plan()`` of each shard.
+
+        Raises:
+            DataChanged: a partition has come or gone, or lies elsewhere.
+        """
+        fresh = self.shards(source, None)
+        reads = {(shard.server, read.leaf): (shard, read) for shard in fresh for read in shard.reads}
+        wanted = {(part["server"], cut["leaf"]) for part in plan for cut in part["cuts"]}
+        if wanted != set(reads):
+            raise DataChanged(
+                "the partitions of table %s have changed since the run began" % source.name,
+                "Different are %s." % ", ".join(sorted("%s on %s" % (leaf, server) for server, leaf in wanted ^ set(reads))),
+                'Begin anew with options {"if_exists": "replace"}, or put the partitions back.',
+            )
+        shards = []
+        for number, part in enumerate(plan):
+            cuts = []
+            for cut in part["cuts"]:
+                shard, read = reads[part["server"], cut["leaf"]]
+                high = None if cut["high"] is None else int(cut["high"])
+                cuts.append(replace(read, low=int(cut["low"]), high=high))
+            shards.append(Shard(number, str(part["segment"]), shard.server, cuts, 0, None, shard.policy_expected))
+        return shards
+
     @abstractmethod
     def address(self, server: str) -> Address:
         """How to reach a segment as the caller.
@@ -80,3 +128,7 @@ class Engine(ABC):
     @abstractmethod
     def servers(self) -> List[str]:
         """Every server that leads to a segment, as far as the caller may use it."""
+
+    @abstractmethod
+    def home_command(self) -> str:
+        """The command that has ``cerebro_self`` lead to this very database; empty when it does."""

@@ -8,10 +8,9 @@ from typing import Dict, List, Optional
 
 from cerebro_udf.coordinator.links import Address
 from cerebro_udf.coordinator.source import Source
-from cerebro_udf.engines.base import Engine, Read, Shard
+from cerebro_udf.engines.base import SELF, Engine, Read, Shard
 from cerebro_udf.errors import InvalidArgument, NotAuthenticated, NotSupported
 
-SELF = "cerebro_self"
 MAX_DEFAULT_WORKERS = 8
 
 _LEAVES = """
@@ -96,9 +95,15 @@ class PostgresEngine(Engine):
                         "Ask the owner: GRANT SELECT ON %s TO …;" % source.name,
                     )
                 # Nor may the caller read ctid, by which rows are split.
-                read = Read(source.name, {name: name for name in source.columns})
+                read = Read(source.name, source.name, {name: name for name in source.columns})
                 shares = [([read], sum(leaf["rows"] for leaf in local), sum(leaf["bytes"] for leaf in local))]
             else:
+                if foreign and any(_through(source, leaf, policy) for leaf in local):
+                    raise NotSupported(
+                        "local and foreign partitions in one table, of which the local ones cannot be read by themselves",
+                        "Rights or row security would have them read through %s, and the foreign ones with them." % source.name,
+                        "GRANT SELECT on the local partitions, or have all partitions on one side.",
+                    )
                 shares = self._split(source, local, workers, policy)
             for reads, rows, size in shares:
                 shards.append(Shard(len(shards), "local_%d" % (len(shards) - len(foreign) + 1), SELF, reads, rows, size))
@@ -125,7 +130,7 @@ class PostgresEngine(Engine):
         }
         quote = self._plpy.quote_ident
         relation = "%s.%s" % (quote(leaf["there_schema"] or leaf["schema"]), quote(leaf["there_name"] or leaf["name"]))
-        return Read(relation, {name: renamed.get(name, name) for name in source.columns})
+        return Read(leaf["qualified"], relation, {name: renamed.get(name, name) for name in source.columns})
 
     def _split(self, source: Source, leaves: List[dict], workers: Optional[int], policy: bool):
         """Deal the leaves' blocks out in equal runs; the last run of a leaf is open, for rows that come meanwhile."""
@@ -151,17 +156,10 @@ class PostgresEngine(Engine):
         return shares
 
     def _local_read(self, source: Source, leaf: dict, low: int, high: Optional[int], policy: bool) -> Read:
-        conditions = []
-        relation = "only " + leaf["qualified"]
-        if leaf["oid"] != source.oid and (policy or leaf["policy"] or not leaf["readable"]):
-            # Rights and policies that count are those of the relation that the caller named: read the leaf through it.
-            relation = source.name
-            conditions.append("tableoid = %d::oid" % leaf["oid"])
-        if low:
-            conditions.append("ctid >= '(%d,0)'::tid" % low)
-        if high is not None:
-            conditions.append("ctid < '(%d,0)'::tid" % high)
-        return Read(relation, {name: name for name in source.columns}, " and ".join(conditions) or None)
+        columns = {name: name for name in source.columns}
+        if _through(source, leaf, policy):
+            return Read(leaf["qualified"], source.name, columns, leaf["oid"], low, high)
+        return Read(leaf["qualified"], "only " + leaf["qualified"], columns, None, low, high)
 
     def address(self, server: str) -> Address:
         found = self._plpy.execute(self._plpy.prepare(_SERVER, ["text"]), [server])
@@ -193,11 +191,27 @@ class PostgresEngine(Engine):
         if not host or not options.get("dbname"):
             command = "ALTER SERVER %s OPTIONS (ADD host '…', ADD dbname '…');" % self._plpy.quote_ident(server)
             raise InvalidArgument(
-                'server "%s" has no host or no dbname' % server, None, home_command(self._plpy) if server == SELF else command
+                'server "%s" has no host or no dbname' % server, None, self.home_command() if server == SELF else command
             )
         return Address(
             server, host, options.get("port", "5432"), options["dbname"], user, mapping.get("password"), not row["super"]
         )
+
+    def home_command(self) -> str:
+        found = self._plpy.execute(
+            "select pg_catalog.current_setting('port') as port, pg_catalog.current_database()::text as dbname"
+            ", (select pg_catalog.json_object_agg(o.option_name, o.option_value)::text"
+            " from pg_catalog.pg_foreign_server s, pg_catalog.pg_options_to_table(s.srvoptions) o where s.srvname = '%s') as options" % SELF
+        )[0]
+        options = json.loads(found["options"] or "{}")
+        wanted = {"host": "127.0.0.1", "port": found["port"], "dbname": found["dbname"]}
+        changes = ["DROP hostaddr"] if "hostaddr" in options else []
+        changes += [
+            "%s %s %s" % ("SET" if key in options else "ADD", key, self._plpy.quote_literal(value))
+            for key, value in wanted.items()
+            if options.get(key) != value
+        ]
+        return "ALTER SERVER %s OPTIONS (%s);" % (SELF, ", ".join(changes)) if changes else ""
 
     def servers(self) -> List[str]:
         rows = self._plpy.execute(
@@ -208,22 +222,9 @@ class PostgresEngine(Engine):
         return [row["name"] for row in rows]
 
 
-def home_command(plpy) -> str:
-    """The command that has cerebro_self lead to this very database."""
-    found = plpy.execute(
-        "select pg_catalog.current_setting('port') as port, pg_catalog.current_database()::text as dbname"
-        ", (select pg_catalog.json_object_agg(o.option_name, o.option_value)::text"
-        " from pg_catalog.pg_foreign_server s, pg_catalog.pg_options_to_table(s.srvoptions) o where s.srvname = '%s') as options" % SELF
-    )[0]
-    options = json.loads(found["options"] or "{}")
-    wanted = {"host": "127.0.0.1", "port": found["port"], "dbname": found["dbname"]}
-    changes = ["DROP hostaddr"] if "hostaddr" in options else []
-    changes += [
-        "%s %s %s" % ("SET" if key in options else "ADD", key, plpy.quote_literal(value))
-        for key, value in wanted.items()
-        if options.get(key) != value
-    ]
-    return "ALTER SERVER %s OPTIONS (%s);" % (SELF, ", ".join(changes)) if changes else ""
+def _through(source: Source, leaf: dict, policy: bool) -> bool:
+    """Whether a local leaf is read through the relation that the caller named: its rights and policies are those that count."""
+    return leaf["oid"] != source.oid and (policy or leaf["policy"] or not leaf["readable"])
 
 
 def mapping_commands(plpy, server: str, role: str, usable: bool, exists: bool) -> List[str]:

@@ -186,12 +186,12 @@ def test_two_metrics_of_one_name_are_refused():
 )
 def test_rank(options, expected):
     parsed = parse(**options)
-    assert o.rank(parsed, [], True) == expected
+    assert o.rank(parsed, True) == expected
 
 
 def test_without_held_out_rows_the_loss_ranks():
-    assert o.rank(parse(validation=0), ["accuracy"], False) == ("loss", "min")
-    assert o.default_rank(["accuracy"], True) == {"metric": "val_loss", "direction": "min"}
+    assert o.rank(parse(validation=0), False) == ("loss", "min")
+    assert o.default_rank(True) == {"metric": "val_loss", "direction": "min"}
 
 
 @pytest.mark.parametrize(
