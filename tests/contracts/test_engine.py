@@ -26,11 +26,14 @@ import json
 from cerebro_udf.coordinator.source import describe
 from {module} import {engine}
 engine = {engine}(plpy)
-shards = engine.shards(describe(plpy, source, columns, None), workers)
-for shard in shards:
-    assert type(shard).from_json(json.loads(json.dumps(shard.to_json()))) == shard
+table = describe(plpy, source, columns, None)
+shards = engine.shards(table, workers)
+stored = json.loads(json.dumps([shard.plan() for shard in shards]))
+assert [again.reads for again in engine.shards_again(table, stored)] == [shard.reads for shard in shards]
 address = lambda server: {{key: getattr(engine.address(server), key) for key in ("host", "port", "dbname", "user", "needs_password")}}
-return json.dumps([dict(shard.to_json(), address=address(shard.server)) for shard in shards])
+return json.dumps([
+    dict(vars(shard), reads=[read.spec() for read in shard.reads], address=address(shard.server)) for shard in shards
+])
 $$
 """
 
