@@ -552,11 +552,10 @@ def test_members_of_the_owners_role_may(session, other):
 
 # Every function that writes the catalog, with another role's run; {run} is its number, generation 1 is right.
 WRITES = {
-    "run_claim": "select cerebro_internal.run_claim({run})",
+    "run_claim": "select cerebro_internal.run_claim({run}, 1, 1)",
     "run_ready": "select cerebro_internal.run_ready({run}, 1, '{{}}', '{{}}', 'loss', 'min', '[]')",
-    "run_replace": "select cerebro_internal.run_replace({run}, 1, {run}, 1)",
     "run_end": "select cerebro_internal.run_end({run}, 1, 'failed', 'x')",
-    "run_drop": "select cerebro_internal.run_drop({run})",
+    "run_discard": "select cerebro_internal.run_discard({run}, 1)",
     "state_put": "select cerebro_internal.state_put({run}, 1, 0, 0, 0, 'x')",
     "trial_state": "select cerebro_internal.trial_state({run}, 1, 0, 0)",
     "trial_fail": "select cerebro_internal.trial_fail({run}, 1, 0, 'x')",
@@ -564,35 +563,85 @@ WRITES = {
     "visit_end": "select cerebro_internal.visit_end({run}, 1, 0, 1, 'train', 0, 0, '{{}}', null, null)",
     "epoch_end": "select cerebro_internal.epoch_end({run}, 1, 0, 9, '{{}}', 0, 0, 0, 0, true)",
     "progress_set": "select cerebro_internal.progress_set({run}, 1, '{{}}')",
-    "model_create": "select cerebro_internal.model_create('%s', 'x', '{{}}')" % ROLE,
-    "model_drop": "select cerebro_internal.model_drop('%s', 'x')" % ROLE,
+    "a row of state": "insert into cerebro_internal.visible_state values ({run}, 0, 99, 0, 'x')",
+    "a row of trial": "insert into cerebro_internal.visible_trial (run, trial, params, state) values ({run}, 99, '{{}}', 'done')",
+    "a run for somebody": "insert into cerebro_internal.visible_run (owner, name, source, model, definition, label, features, options"
+    ", lock_key, driver_pid, state, started_at) values ('tester', 'x', 'x', 'x', '{{}}', 'x', '{{}}', '{{}}', 1, 1, 'done', now())",
+    "a model for somebody": "insert into cerebro_internal.visible_model (owner, name, definition) values ('tester', 'x', '{{}}')",
 }
-OWN_ONLY = {"run_create", "fault_armed"}  # the one makes a run of the caller's, the other only reads
 
 
-def test_every_function_that_runs_as_owner_is_tried(session):
+def test_nothing_runs_as_anybody_but_its_caller(session):
+    """But for a look into the table of faults, which only superusers write."""
     found = session.rows(
         "select proname from pg_proc where prosecdef and pronamespace in ('cerebro'::regnamespace, 'cerebro_internal'::regnamespace)"
     )
-    assert {name for (name,) in found} == set(WRITES) | OWN_ONLY
+    assert found == [("fault_armed",)]
 
 
-def test_every_function_that_runs_as_owner_pins_its_search_path(session):
+def test_every_private_function_pins_its_search_path(session):
     assert session.rows(
-        "select proname from pg_proc where prosecdef and pronamespace in ('cerebro'::regnamespace, 'cerebro_internal'::regnamespace)"
+        "select proname from pg_proc where pronamespace = 'cerebro_internal'::regnamespace"
         " and not 'search_path=pg_catalog, pg_temp' = any (coalesce(proconfig, '{}'))"
     ) == []
 
 
+def ledger(session, number) -> list:
+    """All that the catalog holds of a run."""
+    return [
+        session.rows("select * from cerebro_internal.visible_%s where run = %%s order by 1, 2, 3" % table, number)
+        for table in ("trial", "epoch", "visit", "state")
+    ] + session.rows("select * from cerebro_internal.visible_run where id = %s", number)
+
+
 @pytest.mark.parametrize("function", WRITES)
-def test_writing_function_refuses_another_roles_run(session, other, run, function):
+def test_writing_to_another_roles_run_is_refused(session, other, run, function):
     number = session.rows("select id from cerebro_internal.visible_run where name = %s", run)[0][0]
-    before = session.rows("select * from cerebro_internal.visible_run where id = %s", number)
-    if function == "run_drop":
-        assert other.rows(WRITES[function].format(run=number)) == [(False,)]
-    else:
-        assert other.error(WRITES[function].format(run=number)).sqlstate in ("42704", "42501")
-    assert session.rows("select * from cerebro_internal.visible_run where id = %s", number) == before
+    before = ledger(session, number)
+    assert other.error(WRITES[function].format(run=number)).sqlstate in ("42704", "42501", "44000")
+    assert ledger(session, number) == before
+
+
+@pytest.mark.parametrize("write", ["update cerebro_internal.visible_run set state = 'failed' where id = {run}",
+                                   "delete from cerebro_internal.visible_run where id = {run}",
+                                   "delete from cerebro_internal.visible_state where run = {run}",
+                                   "select cerebro_internal.run_drop({run})"])  # fmt: skip
+def test_another_roles_rows_are_not_there_to_be_changed(session, other, run, write):
+    number = session.rows("select id from cerebro_internal.visible_run where name = %s", run)[0][0]
+    before = ledger(session, number)
+    other.conn.execute(write.format(run=number))
+    assert ledger(session, number) == before
+
+
+def test_a_function_in_an_index_does_not_act_for_the_superuser_who_analyzes_the_table(session, other, run):
+    number = session.rows("select id from cerebro_internal.visible_run where name = %s", run)[0][0]
+    before = ledger(session, number)
+    schema = other.schema
+    other.conn.execute(
+        "create function {0}.evil(i int) returns int immutable language plpgsql as $$ begin"
+        " perform cerebro_internal.run_drop({1}); return i; end $$".format(
+            quoted(schema), number
+        )
+    )
+    other.conn.execute("create table %s.bait as select 1 as i" % quoted(schema))
+    other.conn.execute("create index on {0}.bait ({0}.evil(i))".format(quoted(schema)))
+    session.cluster.coordinator.execute("insert into %s.bait select generate_series(1, 9)" % quoted(schema))
+    session.cluster.coordinator.execute("analyze %s.bait" % quoted(schema))
+    assert ledger(session, number) == before
+
+
+def test_a_lock_that_somebody_else_holds_does_not_make_a_run_look_driven(session, other, run):
+    """Keys are drawn anew and written down with the driver's pid; locks of all small keys are taken here."""
+    other.conn.execute("select pg_advisory_lock(1128616514, k) from generate_series(1, 500) k")
+    other.conn.execute(
+        "select pg_advisory_lock(1128616514, %s)", session.cluster.coordinator.execute(
+            "select lock_key from cerebro_internal.run where name = %s", [run])[0]
+    )
+    try:
+        session.fit(session.sharded(POINTS, points()), session.model(), "label", run=run, if_exists="replace")
+        assert session.rows("select state, pid from cerebro.run where run = %s", run) == [("done", None)]
+    finally:
+        other.conn.execute("select pg_advisory_unlock_all()")
 
 
 FORBIDDEN = {
@@ -656,7 +705,7 @@ def test_worker_called_directly_refuses_foreign_optimizers_losses_and_metrics(wo
 
 def test_run_forged_by_hand_cannot_run_code_in_predict(other):
     rows = other.rows(
-        "select cerebro_internal.run_create('forged', 'x', 'm', %s, 'label', '{a}', %s)",
+        "select cerebro_internal.run_create('forged', 'x', 'm', %s, 'label', '{a}', %s, null, 1, 1)",
         json.dumps(FORBIDDEN["serialized code"]), json.dumps(QUICK),
     )  # fmt: skip
     number = rows[0][0]
@@ -675,6 +724,21 @@ def test_run_forged_by_hand_cannot_run_code_in_predict(other):
     for call in ("select cerebro.predict('forged', array[1])", "select cerebro.predict_class('forged', array[1])"):
         assert other.error(call).sqlstate == "22023"
     other.conn.execute("select cerebro.drop_run('forged')")
+
+
+def test_run_forged_by_hand_cannot_run_sql_when_it_is_resumed(other, session):
+    """A plan names partitions and blocks; whatever else stands in it is never run."""
+    table = other.sharded(POINTS, points())
+    other.conn.execute("create function %s.evil() returns int language sql as 'select 1 / 0'" % quoted(other.schema))
+    cut = {"leaf": "(select %s.evil() as a, 1 as b, true as label) x" % quoted(other.schema), "low": 0, "high": None}
+    plan = {"shards": [{"segment": "x", "server": "cerebro_self", "cuts": [cut]}], "stats": []}
+    number = other.rows(
+        "select cerebro_internal.run_create('planned', %s, 'm', %s, 'label', '{a,b}', %s, null, 1, 1)",
+        table.name, json.dumps(LOGIT), json.dumps({**QUICK, "optimizer": {"class_name": "Adam", "config": {}}}),
+    )[0][0]  # fmt: skip
+    other.conn.execute("select cerebro_internal.run_ready(%s, 1, %s, '{}', 'loss', 'min', '[]')", [number, json.dumps(plan)])
+    assert other.error("select * from cerebro.resume('planned')").sqlstate == "ML002"
+    other.conn.execute("select cerebro.drop_run('planned')")
 
 
 def test_worker_called_directly_reads_what_the_caller_may_read(other, cluster):
