@@ -625,8 +625,9 @@ def test_a_function_in_an_index_does_not_act_for_the_superuser_who_analyzes_the_
     )
     other.conn.execute("create table %s.bait as select 1 as i" % quoted(schema))
     other.conn.execute("create index on {0}.bait ({0}.evil(i))".format(quoted(schema)))
-    session.cluster.coordinator.execute("insert into %s.bait select generate_series(1, 9)" % quoted(schema))
-    session.cluster.coordinator.execute("analyze %s.bait" % quoted(schema))
+    other.conn.execute("insert into %s.bait select generate_series(1, 9)" % quoted(schema))
+    for command in ("analyze", "reindex table"):
+        session.cluster.coordinator.execute("%s %s.bait" % (command, quoted(schema)))
     assert ledger(session, number) == before
 
 
