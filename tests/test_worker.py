@@ -12,6 +12,7 @@ from psycopg.types.json import Jsonb
 
 from cerebro_udf import definition, encoders
 from cerebro_udf.segment import seeds, state
+from cerebro_udf.wire import MESSAGE_BYTES, PROGRESS_PREFIX
 from tests.cluster import ROLE, poll_until
 from tests.tables import copy
 
@@ -19,7 +20,6 @@ RUN = "asked directly"
 FEATURES = [{"name": name, "type": "real", "kind": "number", "encoder": None} for name in ("a", "b")]
 LABEL = {"name": "y", "type": "integer", "task": "classification"}
 LAYERS = ({"Dense": {"units": 8}}, {"Dropout": {"rate": 0.5}}, {"Dense": {"units": "$classes"}})
-CHUNK_BYTES = 64 * 2**20
 
 
 class Worker:
@@ -123,7 +123,7 @@ def test_a_state_over_64_mb_comes_and_goes_in_parts(worker):
     report, blob = worker.init(program)
     assert blob is None and report["parts"] == 2
     parts = [worker.call("get", part) for part in range(2)]
-    assert len(parts[0]) == CHUNK_BYTES
+    assert len(parts[0]) == MESSAGE_BYTES
     assert refused(worker, "get", 0) == refused(worker, "put", 2, b"") == "55000"
     for part, data in enumerate(parts):
         worker.call("put", part, data)
@@ -160,7 +160,7 @@ def test_after_a_cancel_between_slices_the_next_visit_is_right(worker):
 
     def cancel():
         poll_until(lambda: worker.cluster.node(1).execute(query, [pid])[0][0] == "active")
-        poll_until(lambda: any(n.startswith("cerebro-progress") for n in worker.notices), 30)
+        poll_until(lambda: any(n.startswith(PROGRESS_PREFIX) for n in worker.notices), 30)
         worker.conn.cancel_safe()
 
     other = threading.Thread(target=cancel)
@@ -181,6 +181,25 @@ def test_loading_another_run_drops_the_one_before(worker):
     with pytest.raises(psycopg.Error) as caught:
         worker.visit(worker.program(), b"")
     assert caught.value.sqlstate == "55000"
+
+
+def test_a_released_worker_holds_no_rows_but_its_programs(worker):
+    program = worker.program()
+    blob = worker.init(program)[1]
+    programs = worker.visit(program, blob)[0]["programs"]
+    worker.call("put", 0, b"part")
+    worker.call("release")
+    for step, values in (
+        ("visit", [Jsonb({"run": RUN}), b""]),
+        ("encode", [Jsonb({"run": RUN, "encoders": worker.encoders})]),
+        ("put", [1, b"next"]),
+    ):
+        assert refused(worker, step, *values) == "55000"
+    worker.call("release")
+    worker.load()
+    worker.call("encode", Jsonb({"run": RUN, "encoders": worker.encoders}))
+    report = worker.visit(program, blob)[0]
+    assert report["status"] == "ok" and report["trace_seconds"] < 0.1 and report["programs"] == programs
 
 
 def test_a_shard_without_rows_takes_part(worker):

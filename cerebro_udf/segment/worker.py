@@ -7,7 +7,6 @@ warm for the next run. TensorFlow is imported by ``start`` and not before.
 from __future__ import annotations
 
 import json
-import math
 import os
 import socket
 import time
@@ -23,11 +22,10 @@ from cerebro_udf.errors import NotReady, TrialFailed
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment import seeds, shard, state
 from cerebro_udf.segment.importing import apart
+from cerebro_udf.wire import MESSAGE_BYTES, PROGRESS_PREFIX, finite
 
-MESSAGE_BYTES = 64 * 2**20  # a longer state stays here and is fetched in parts
 PROGRESS_SECONDS = 0.2  # with a slice and the half second between two publications, less than 1 s in all
 KEPT_PERMUTATIONS = 3  # of a run's trials few are in different epochs; 4 bytes per row each
-PROGRESS_PREFIX = "cerebro-progress "
 
 Report = Dict[str, Any]
 
@@ -61,7 +59,7 @@ def _session(gd: dict) -> _Session:
 def hello(plpy, gd: dict) -> Report:
     """Tell versions, cores and memory of this node, without importing TensorFlow."""
     versions = {}
-    for package in ("tensorflow", "keras", "numpy", "safetensors"):
+    for package in ("tensorflow", "keras", "numpy", "safetensors", "psycopg"):
         versions[package] = None
         with suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
@@ -154,8 +152,7 @@ def load(plpy, gd: dict, spec: dict) -> Report:
         The shard's statistics, for ``encoders.merge``.
     """
     session = _session(gd)
-    session.run, session.shard, session.arrays = None, None, None
-    session.incoming, session.outgoing = [], []
+    release(plpy, gd)
     faults.reset(spec["run"])
     session.shard = shard.read(plpy, spec, Pulse(plpy).check)
     session.run = spec["run"]
@@ -179,6 +176,13 @@ def encode(plpy, gd: dict, spec: dict) -> Report:
                 arrays[name] = tf.convert_to_tensor(arrays.pop(name))
     session.arrays = parts
     return {"bytes": held, "train_rows": read.train_rows, "validation_rows": read.validation_rows}
+
+
+def release(plpy, gd: dict) -> None:
+    """Drop the shard, raw or encoded, and what is buffered of states; programs stay warm."""
+    session = _session(gd)
+    session.run, session.shard, session.arrays = None, None, None
+    session.incoming, session.outgoing = [], []
 
 
 def _not_loaded(run: str) -> NotReady:
@@ -338,12 +342,3 @@ def get(plpy, gd: dict, part: int) -> bytes:
 def summarize(plpy, gd: dict, spec: dict, accumulators: List[bytes]) -> Dict[str, Any]:
     """Return the metrics of accumulators that are given in shard order, by Keras' names, ``loss`` first."""
     return finite(_program(_session(gd), spec["program"]).results(state.add(accumulators)))
-
-
-def finite(value: Any) -> Any:
-    """Replace numbers that JSON does not have (NaN, infinities) by None."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

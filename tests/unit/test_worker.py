@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+from cerebro_udf import wire
 from cerebro_udf.segment import worker
 
 
@@ -16,7 +17,7 @@ def test_hello_reports_versions_cores_and_memory_without_tensorflow():
     )
     facts = in_a_process(code)
     assert facts["cores"] >= 1 and 0 < facts["memory_available"] <= facts["memory_total"]
-    assert facts["threads"] is None and facts["tensorflow"] and facts["keras"] and facts["cerebro"]
+    assert facts["threads"] is None and facts["tensorflow"] and facts["keras"] and facts["psycopg"] and facts["cerebro"]
 
 
 def test_a_control_group_limits_the_memory(monkeypatch):
@@ -42,6 +43,7 @@ def test_start_is_idempotent_but_its_threads_are_fixed():
     told = in_a_process("""
 import json
 from cerebro_udf import errors
+from cerebro_udf import wire
 from cerebro_udf.segment import worker
 gd = {}
 worker.start(None, gd, {"threads": 2})
@@ -65,7 +67,7 @@ print(json.dumps([again["threads"], worker.hello(None, gd)["threads"], refused, 
 
 
 def test_numbers_that_are_not_finite_become_null():
-    assert worker.finite({"a": [1.0, float("nan")], "b": float("inf"), "c": 2}) == {
+    assert wire.finite({"a": [1.0, float("nan")], "b": float("inf"), "c": 2}) == {
         "a": [1.0, None],
         "b": None,
         "c": 2,
