@@ -243,7 +243,11 @@ class Loop:
 
     def _summarized(self, order: Order, trial: Trial, reply: Reply) -> None:
         del self._summaries[order.shard]
-        self._epoch_end(order, trial, json.loads(reply.rows[0][0]))
+        summary = json.loads(reply.rows[0][0])
+        if summary["status"] == "failed":
+            self._failed(order, summary["error"])
+        else:
+            self._epoch_end(order, trial, summary["metrics"])
 
     def _visit_done(self, order: Order, report: dict) -> None:
         self._current.pop(order.shard, None)
