@@ -112,8 +112,9 @@ def test_validation_leaves_the_state_alone_and_sums_up(worker):
     report, accumulators = worker.visit(program, blob, phase="validate")
     held = {name: float(array.sum()) for name, array in state.unpack(accumulators)[0].items()}
     assert report["rows"] > 0 and report["metrics"] is None and held["metric/1"] == report["rows"]
-    once = worker.call("summarize", Jsonb({"run": RUN, "program": program}), [accumulators])
-    twice = worker.call("summarize", Jsonb({"run": RUN, "program": program}), [accumulators, accumulators])
+    once, twice = (
+        worker.call("summarize", Jsonb({"run": RUN, "program": program}), [accumulators] * n)["metrics"] for n in (1, 2)
+    )
     assert list(once) == ["loss", "accuracy"] and twice == pytest.approx(once, rel=1e-6)
     assert worker.visit(program, blob)[1] == worker.visit(program, blob)[1]
 
@@ -225,3 +226,41 @@ def test_tensorflow_and_the_servers_jit_live_in_one_session(cluster, first):
             assert conn.execute(statement).fetchone()[0]
         plan = "\n".join(row[0] for row in conn.execute("explain analyze " + compiled))
         assert "JIT" in plan
+
+
+@pytest.mark.parametrize("threads", ["-1", "0", "1000000", "null", "\"1\""])
+def test_no_number_of_threads_ends_the_server(cluster, threads):
+    with cluster.connect(node=1) as conn:
+        with pytest.raises(psycopg.Error) as caught:
+            conn.execute("select cerebro_internal.worker_start('{\"threads\": %s}')" % threads)
+        assert caught.value.sqlstate == "22023"
+        assert conn.execute("select 1").fetchone() == (1,)
+
+
+def test_a_monstrous_layer_fails_the_trial_and_says_what_it_needs(worker):
+    report, blob = worker.init(worker.program([{"Dense": {"units": 10**9}}, {"Dense": {"units": "$classes"}}]))
+    assert report["status"] == "failed" and blob is None
+    assert "GB of memory" in report["error"] and "are available" in report["error"]
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2**31, 1.5, None])
+def test_a_batch_size_that_makes_no_sense_is_refused(worker, batch_size):
+    program = worker.program()
+    with pytest.raises(psycopg.Error) as caught:
+        worker.visit(program, worker.init(program)[1], batch_size=batch_size)
+    assert caught.value.sqlstate == "22023"
+
+
+def test_a_shard_is_held_to_the_memory_that_is_left_whatever_the_order_says(worker):
+    assert worker.load(memory_bytes=None)["rows"] == worker.load(memory_bytes=2**60)["rows"] == 150
+    wide = {**worker.encoders, "input": {**worker.encoders["input"], "numbers": [2**40]}}
+    assert refused(worker, "encode", Jsonb({"run": RUN, "encoders": wide})) == "53200"
+
+
+def test_a_summary_that_fails_fails_the_trial(worker):
+    program = worker.program()
+    accumulators = worker.visit(program, worker.init(program)[1], phase="validate")[1]
+    wrong = worker.program([{"Dense": {"units": 2}}])
+    answer = worker.call("summarize", Jsonb({"run": RUN, "program": wrong}), [accumulators])
+    assert answer["status"] == "failed" and "3 classes" in answer["error"]
+    assert refused(worker, "summarize", Jsonb({"run": RUN, "program": program}), []) == "22023"

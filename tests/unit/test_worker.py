@@ -6,8 +6,10 @@ import json
 import subprocess
 import sys
 
-from cerebro_udf import wire
-from cerebro_udf.segment import worker
+import pytest
+
+from cerebro_udf import errors, wire
+from cerebro_udf.segment import memory, worker
 
 
 def test_hello_reports_versions_cores_and_memory_without_tensorflow():
@@ -27,10 +29,10 @@ def test_a_control_group_limits_the_memory(monkeypatch):
         "/sys/fs/cgroup/memory.current": "300000",
         "/sys/fs/cgroup/memory.stat": "anon 5\ninactive_file 100000",
     }
-    monkeypatch.setattr(worker, "_read", files.get)
-    assert worker._memory() == (500000, 300000)
+    monkeypatch.setattr(memory, "read", files.get)
+    assert memory.total_and_available() == (500000, 300000)
     files["/sys/fs/cgroup/memory.max"] = "max"
-    assert worker._memory() == (1024000, 819200)
+    assert memory.total_and_available() == (1024000, 819200)
 
 
 def in_a_process(code):
@@ -41,10 +43,10 @@ def in_a_process(code):
 
 def test_start_is_idempotent_but_its_threads_are_fixed():
     told = in_a_process("""
-import json
+import json, os
 from cerebro_udf import errors
-from cerebro_udf import wire
 from cerebro_udf.segment import worker
+os.sched_getaffinity = lambda pid: range(4)
 gd = {}
 worker.start(None, gd, {"threads": 2})
 again = worker.start(None, gd, {"threads": 2})
@@ -64,6 +66,22 @@ print(json.dumps([again["threads"], worker.hello(None, gd)["threads"], refused, 
 """)
     assert told[:2] == [2, 2] and told[4] == 2
     assert "2 threads, not 3" in told[2] and "already runs" in told[3]
+
+
+@pytest.mark.parametrize("threads", [-1, 0, 1.5, "1", True, None, 10**9])
+def test_threads_that_would_end_the_process_are_refused(threads):
+    with pytest.raises(errors.InvalidArgument, match='"threads" is not a whole number from 1 to'):
+        worker.start(None, {}, {"threads": threads})
+
+
+def test_parts_of_a_state_are_taken_while_there_is_memory_for_them(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 250)
+    gd = {}
+    for part in range(2):
+        worker.put(None, gd, part, bytes(100))
+    with pytest.raises(errors.OutOfMemory):
+        worker.put(None, gd, 2, bytes(100))
+    worker.put(None, gd, 0, bytes(100))  # what came before has gone
 
 
 def test_numbers_that_are_not_finite_become_null():
