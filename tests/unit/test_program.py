@@ -462,9 +462,9 @@ def test_permutations_and_seeds_are_those_of_the_documentation():
     [
         ({"Dense": {"units": 10**9}}, r"the model needs \d+\.\d GB of memory or more, \d+\.\d GB are available"),
         ({"Dense": {"units": 10**12}}, "GB are available"),
-        ({"Dense": {"units": 10**30}}, ""),
+        ({"Dense": {"units": 10**30}}, "."),
         ({"RepeatVector": {"n": 10**10}}, "one layer's output for 1 row needs"),
-        ({"RepeatVector": {"n": 2**62}}, ""),
+        ({"RepeatVector": {"n": 2**62}}, "."),
     ],
 )
 def test_a_monstrous_layer_fails_the_trial_before_it_takes_memory(layer, reason):

@@ -36,6 +36,7 @@ KINDS = {
     "smallint[]": "array",
     "numeric[]": "array",
     "bigint[]": "array",
+    "integer[]": "array",
     "text": "text",
     "character(4)": "text",
 }
