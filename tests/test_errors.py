@@ -843,27 +843,24 @@ def _flat(call) -> list:
 def test_trial_whose_metrics_cannot_be_computed_fails_alone(session, cluster):
     """The metrics of summed accumulators are computed by Keras, which may refuse, like everything it does."""
     table, model = session.sharded(POINTS, points()), session.model()
-    name = "cerebro_internal.worker_summarize(jsonb, bytea[])"
-    body = """create or replace function %s(spec jsonb, accumulators bytea[]) returns jsonb language plpgsql as $$
+    name, types = "cerebro_internal.worker_summarize", "(jsonb, bytea[])"
+    original = cluster.node(1).execute("select pg_get_functiondef('%s'::regprocedure)" % (name + types))[0][0]
+    refusing = """
+        create or replace function %s(spec jsonb, accumulators bytea[]) returns jsonb language plpgsql as $$
         begin
-            if spec::text like '%%adam%%' then return '{"status": "failed", "error": "told so"}'; end if;
-            return pg_temp_summarize(spec, accumulators);
-        end $$"""
-    before = cluster.node(1).execute("select pg_get_functiondef('%s'::regprocedure)" % name)[0][0]
-    copied = before.replace("cerebro_internal.worker_summarize", "cerebro_internal.worker_summarize_kept")
-    changed = (body % "cerebro_internal.worker_summarize").replace("pg_temp_summarize", "cerebro_internal.worker_summarize_kept")
-    run, space = session.name(), {"optimizer": ["adam", "sgd"]}
-    nodes = [cluster.connect(ADMIN, node=n) for n in range(1, len(cluster.nodes))]
+            if spec::text ilike '%%adam%%' then return '{"status": "failed", "error": "told so"}'; end if;
+            return %s_kept(spec, accumulators);
+        end $$""" % (name, name)
+    run, nodes = session.name(), [cluster.connect(ADMIN, node=n) for n in range(1, len(cluster.nodes))]
     try:
         for node in nodes:
-            node.execute(copied)
-            node.execute("grant execute on function %s to public" % name.replace("summarize", "summarize_kept"))
-            node.execute(changed)
-        session.fit(table, model, "label", run=run, validation=0.25, epochs=2, search={"space": space})
+            node.execute(original.replace(name, name + "_kept"))
+            node.execute(refusing)
+        session.fit(table, model, "label", run=run, validation=0.25, epochs=2, search={"space": {"optimizer": ["adam", "sgd"]}})
     finally:
         for node in nodes:
-            node.execute(before)
-            node.execute("drop function if exists %s" % name.replace("summarize", "summarize_kept"))
+            node.execute(original)
+            node.execute("drop function if exists %s_kept%s" % (name, types))
             node.close()
     shown = session.rows("select params ->> 'optimizer', state, error from cerebro.trial where run = %s order by 1", run)
     assert shown == [("adam", "failed", "told so"), ("sgd", "done", None)]

@@ -42,15 +42,15 @@ class _Session:
         self.programs: Dict[str, Any] = {}
         self.incoming: List[bytes] = []
         self.outgoing: List[bytes] = []
-        self._permutations: Dict[Tuple[int, ...], np.ndarray] = {}
+        self.permutations: Dict[Tuple[int, ...], np.ndarray] = {}
 
     def permutation(self, *key: int) -> np.ndarray:
         """Return ``seeds.permutation`` of this key; every trial asks for the same ones, so the last few are kept."""
-        if key not in self._permutations:
-            while len(self._permutations) >= KEPT_PERMUTATIONS:
-                del self._permutations[next(iter(self._permutations))]
-            self._permutations[key] = seeds.permutation(*key)
-        return self._permutations[key]
+        if key not in self.permutations:
+            while len(self.permutations) >= KEPT_PERMUTATIONS:
+                del self.permutations[next(iter(self.permutations))]
+            self.permutations[key] = seeds.permutation(*key)
+        return self.permutations[key]
 
 
 def _session(gd: dict) -> _Session:
@@ -187,7 +187,7 @@ def release(plpy, gd: dict) -> None:
     """Drop the shard, raw or encoded, and what is buffered of states; programs stay warm."""
     session = _session(gd)
     session.run, session.shard, session.arrays = None, None, None
-    session.incoming, session.outgoing = [], []
+    session.incoming, session.outgoing, session.permutations = [], [], {}
 
 
 def _not_loaded(run: str) -> NotReady:
