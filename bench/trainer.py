@@ -29,7 +29,7 @@ import tensorflow as tf
 
 from bench.workloads import SEED, WORKLOADS, Workload
 from cerebro_udf import definition
-from cerebro_udf.segment import program
+from cerebro_udf.segment import program, seeds
 
 
 def plain(workload: Workload, jit_compile: bool) -> Callable[[], float]:
@@ -62,7 +62,7 @@ def visiting(workload: Workload) -> Callable[[], float]:
         }
     )  # fmt: skip
     arrays = {"numbers": tf.convert_to_tensor(x), "label": tf.convert_to_tensor(y)}
-    order = program.permutation(SEED, 1, 0, workload.rows)
+    order = seeds.permutation(SEED, 1, 0, workload.rows)
     state = built.initial_state(SEED)
 
     def visit() -> float:

@@ -6,7 +6,6 @@ Writes are queued and sent in order beside the training; nobody waits for them b
 from __future__ import annotations
 
 import json
-import math
 import random
 import time
 from typing import Any, Callable, List, Optional, Tuple
@@ -14,10 +13,10 @@ from typing import Any, Callable, List, Optional, Tuple
 from cerebro_udf.coordinator.links import Link, RemoteError, Reply, ask, configure, pump
 from cerebro_udf.engines.base import SELF, Engine
 from cerebro_udf.errors import CerebroError, InUse, NotFound, NotReady
+from cerebro_udf.wire import MESSAGE_BYTES, finite
 
 LOCK_CLASS = 1128616514  # "CERB": first key of the advisory lock that the driver of a run holds; the second is drawn
-CHUNK_BYTES = 64 * 2**20
-BACKLOG_BYTES = 4 * CHUNK_BYTES  # unsent states beyond which no further visit is ordered
+BACKLOG_BYTES = 4 * MESSAGE_BYTES  # unsent states beyond which no further visit is ordered
 
 SETTINGS = {
     "synchronous_commit": "off", "lock_timeout": "10s", "statement_timeout": "0", "TimeZone": "UTC",
@@ -25,20 +24,6 @@ SETTINGS = {
     "default_transaction_isolation": "read committed", "default_transaction_read_only": "off",
     "client_min_messages": "warning", "idle_session_timeout": "0", "bytea_output": "hex",
 }  # fmt: skip
-
-
-def finite(value: Optional[float]) -> Optional[float]:
-    """The number, or None for NaN and infinities, which JSON cannot carry."""
-    return None if value is None or not math.isfinite(value) else float(value)
-
-
-def clean(value: Any) -> Any:
-    """The same JSON with NaN and infinities as null, which jsonb cannot hold."""
-    if isinstance(value, dict):
-        return {key: clean(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [clean(item) for item in value]
-    return finite(value) if isinstance(value, float) else value
 
 
 def raise_remote(error: RemoteError, where: Optional[str] = None) -> None:
@@ -272,7 +257,7 @@ class Ledger:
             self.state_chunks(trial, seq, state)
         self._write(
             "cerebro_internal.visit_end($1, $2, $3, $4, $5, $6, $7, $8, $9::int, $10)",
-            trial, epoch, phase, shard, time.time(), clean(report), seq, whole, then=then,
+            trial, epoch, phase, shard, time.time(), finite(report), seq, whole, then=then,
         )  # fmt: skip
 
     def state_chunks(self, trial: int, seq: int, state: List[bytes]) -> None:
@@ -291,7 +276,7 @@ class Ledger:
                   metric: Optional[float], best_seq: Optional[int], finished: bool, then: Callable[[], None]) -> None:  # fmt: skip
         self._write(
             "cerebro_internal.epoch_end($1, $2, $3, $4, $5, $6::float8, $7, $8::float8, $9::int, $10)",
-            trial, epoch, clean(metrics), learning_rate, seconds, metric, best_seq, finished, then=then,
+            trial, epoch, finite(metrics), learning_rate, seconds, metric, best_seq, finished, then=then,
         )  # fmt: skip
 
     def progress(self, details: dict) -> None:
@@ -312,7 +297,7 @@ class Ledger:
         What cannot be written in time stays for ``resume`` to clean up: the run then shows as interrupted.
         """
         deadline = time.monotonic() + seconds
-        self.link.clear(keep_bytes=CHUNK_BYTES // 4)
+        self.link.clear(keep_bytes=MESSAGE_BYTES // 4)
         if self.run is None:
             for reply in self._drain(deadline):  # the answer to ``create`` may be on its way
                 if not reply.error:

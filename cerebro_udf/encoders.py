@@ -1,15 +1,15 @@
 """What turns columns into tensors: statistics merged over the shards, and their application.
 
 The coordinator merges what every shard reports (:func:`merge`), the segments and ``predict`` apply the result
-(:class:`Encoding`, :func:`encode`). Only numpy is needed here, so the coordinator stays free of TensorFlow.
+(:class:`Encoding`). Only numpy is needed here, so the coordinator stays free of TensorFlow.
 
 A stored encoders object (JSON, floats survive the round trip)::
 
     {"format": 1,
-     "features": [{"name": "distance", "kind": "number", "encoder": "standardize", "shape": [],
+     "features": [{"name": "distance", "kind": "number", "type": "real", "encoder": "standardize", "shape": [],
                    "mean": [..], "scale": [..]},
-                  {"name": "carrier", "kind": "text", "encoder": "one_hot", "vocabulary": ["9E", ..]},
-                  {"name": "dest", "kind": "text", "encoder": "embedding", "dim": 16, "vocabulary": [..]}],
+                  {"name": "carrier", "kind": "text", "type": "character", "encoder": "one_hot", "vocabulary": ["9E", ..]},
+                  {"name": "dest", "kind": "text", "type": "text", "encoder": "embedding", "dim": 16, "vocabulary": [..]}],
      "label": {"name": "late", "type": "boolean", "task": "classification", "classes": [false, true]},
      "input": {"numbers": [12] or null, "codes": [{"name": "carrier", "size": 17, "encoder": "one_hot"}, ..],
                "task": "classification", "classes": 2},
@@ -19,7 +19,7 @@ A stored encoders object (JSON, floats survive the round trip)::
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -33,7 +33,8 @@ CHUNK_ROWS = 8_192  # rows encoded at once, bounds the float64 intermediate
 
 INTEGER_TYPES = ("smallint", "integer", "bigint")
 FLOAT_TYPES = ("real", "double precision", "numeric")
-TEXT_TYPES = ("text", "character varying", "character", "varchar", "char", "bpchar")
+PADDED_TYPES = ("character", "char", "bpchar")  # blanks at the end mean nothing, and go where such a value becomes text
+TEXT_TYPES = ("text", "character varying", "varchar", *PADDED_TYPES)
 NUMBER_ENCODERS = ("standardize", "none")
 TEXT_ENCODERS = ("one_hot", "embedding")
 
@@ -202,7 +203,7 @@ def _refuse_empty_part(rows: int, train: int, validation: float) -> None:
 
 def _merge_feature(spec: dict, parts: List[dict]) -> dict:
     encoder, dim = _encoder(spec)
-    feature = {"name": spec["name"], "kind": spec["kind"]}
+    feature = {"name": spec["name"], "kind": spec["kind"], "type": spec["type"]}
     if spec["kind"] == "text":
         return {**feature, **_merge_vocabulary(spec["name"], parts, encoder, dim)}
     shapes = [part["shape"] for part in parts if part.get("shape") is not None]
@@ -371,11 +372,6 @@ def n_classes(encoders: dict) -> Optional[int]:
     return model_part(encoders)["classes"]
 
 
-def decode_class(encoders: dict, index: int) -> Any:
-    """Return the label's own value (bool, int, float or str) of a class index."""
-    return encoders["label"]["classes"][index]
-
-
 class Encoding:
     """An encoders object made ready to be applied many times.
 
@@ -403,12 +399,18 @@ class Encoding:
     def _widen(feature: dict) -> Tuple[np.ndarray, np.ndarray]:
         return np.array(feature["mean"], np.float64), np.array(feature["scale"], np.float64)
 
-    def encode(self, columns: Dict[str, Column], label: Optional[Column] = None) -> Dict[str, np.ndarray]:
+    def encode(
+        self,
+        columns: Dict[str, Column],
+        label: Optional[Column] = None,
+        pulse: Callable[[], None] = lambda: None,
+    ) -> Dict[str, np.ndarray]:
         """Encode raw columns of n rows.
 
         Args:
             columns: By feature name: numbers (n,), arrays (n, *shape), texts as :class:`Text` or strings.
             label: The label column, or None.
+            pulse: Called again and again; may raise.
 
         Returns:
             ``numbers`` float32 (n, *shape) and ``codes`` int32 (n, columns) where the features have such,
@@ -419,17 +421,17 @@ class Encoding:
         """
         result = {}
         if self.dense:
-            result["numbers"] = self._encode_numbers(columns)
+            result["numbers"] = self._encode_numbers(columns, pulse)
         if self.texts:
             result["codes"] = np.stack(
-                [self._encode_text(feature["name"], columns[feature["name"]]) for feature in self.texts],
+                [self._encode_text(feature["name"], columns[feature["name"]], pulse) for feature in self.texts],
                 axis=1,
             )
         if label is not None:
-            result["label"] = self.encode_label(label)
+            result["label"] = self._encode_label(label, pulse)
         return result
 
-    def _encode_numbers(self, columns: Dict[str, Column]) -> np.ndarray:
+    def _encode_numbers(self, columns: Dict[str, Column], pulse: Callable[[], None]) -> np.ndarray:
         rows = len(columns[self.dense[0]["name"]])
         shape = model_part(self.encoders)["numbers"]
         out = np.empty((rows, *shape), np.float32)
@@ -451,29 +453,29 @@ class Encoding:
                     values -= moments[0]
                     values /= moments[1]
                 target[...] = values
+            pulse()
         return out
 
-    def _encode_text(self, name: str, column: Column) -> np.ndarray:
+    def _encode_text(self, name: str, column: Column, pulse: Callable[[], None]) -> np.ndarray:
         index = self._index[name]
         if isinstance(column, Text):
             table = np.array([index.get(value, 0) for value in column.values], np.int32)
-            return table[column.codes] if len(table) else np.zeros(0, np.int32)
+            return _chunked(column.codes, table.__getitem__, np.int32, pulse)
         return np.array([index.get(value, 0) for value in column], np.int32)
 
-    def encode_label(self, column: Column) -> np.ndarray:
-        """Encode a label column: int32 class indexes, or float32 values.
-
-        Raises:
-            BadData: a value that the run has never seen.
-        """
-        label = self.encoders["label"]
-        if label["task"] == "regression":
-            return np.asarray(column).astype(np.float32)
+    def _encode_label(self, column: Column, pulse: Callable[[], None]) -> np.ndarray:
+        if self.encoders["label"]["task"] == "regression":
+            return _chunked(np.asarray(column), lambda values: values, np.float32, pulse)
         if isinstance(column, Text):
-            distinct, inverse = column.values, column.codes
-        else:
-            distinct, inverse = np.unique(np.asarray(column), return_inverse=True)
-            distinct = distinct.tolist()
+            return _chunked(column.codes, self._class_indexes(column.values).__getitem__, np.int32, pulse)
+        return _chunked(np.asarray(column), self._classes_of, np.int32, pulse)
+
+    def _classes_of(self, values: np.ndarray) -> np.ndarray:
+        distinct, inverse = np.unique(values, return_inverse=True)
+        return self._class_indexes(distinct.tolist())[inverse]
+
+    def _class_indexes(self, distinct: Sequence[Any]) -> np.ndarray:
+        label = self.encoders["label"]
         unseen = [value for value in distinct if value not in self._classes]
         if unseen:
             raise errors.BadData(
@@ -481,15 +483,16 @@ class Encoding:
                 detail="The value is %s." % _shown(unseen[0]),
                 hint="Leave such rows out, or train a new run on them.",
             )
-        table = np.array([self._classes[value] for value in distinct], np.int32)
-        return table[inverse] if len(table) else np.zeros(0, np.int32)
+        return np.array([self._classes[value] for value in distinct], np.int32)
 
 
-def encode(
-    encoders: dict, columns: Dict[str, Column], label: Optional[Column] = None
-) -> Dict[str, np.ndarray]:
-    """Encode raw columns once; see :meth:`Encoding.encode`."""
-    return Encoding(encoders).encode(columns, label)
+def _chunked(values: np.ndarray, function: Callable[[np.ndarray], np.ndarray], dtype, pulse: Callable[[], None]) -> np.ndarray:
+    """Apply a function to so many rows at a time that ``pulse`` is called often enough."""
+    out = np.empty(len(values), dtype)
+    for start in range(0, len(values), CHUNK_ROWS):
+        out[start : start + CHUNK_ROWS] = function(values[start : start + CHUNK_ROWS])
+        pulse()
+    return out
 
 
 def _shown(value: Any) -> str:

@@ -8,7 +8,8 @@ from typing import Any, Dict, Optional
 from cerebro_udf import stored
 from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator.options import Options
-from cerebro_udf.errors import InvalidArgument
+from cerebro_udf.errors import InvalidArgument, NotReady
+from cerebro_udf.wire import finite
 
 CACHED_PREDICTORS = 16  # programs stay in memory for ever, so a session keeps the last few that it used
 
@@ -26,7 +27,7 @@ def predict(plpy, gd: dict, run: str, row: str, wanted: str, trial: Optional[int
         The answer as text, JSON where it has parts.
 
     Raises:
-        NotFound, NotReady: no such run or trial, or nothing trained yet.
+        NotFound, NotReady: no such run or trial, nothing trained yet, or no class since the model gives NaN.
         InvalidArgument: a feature is missing or null, or the run's task has no such answer.
     """
     values = _values(row)
@@ -41,10 +42,16 @@ def predict(plpy, gd: dict, run: str, row: str, wanted: str, trial: Optional[int
     if wanted == "value":
         return repr(float(value))
     if predictor.classes is None:
-        return json.dumps({"value": float(value)})
+        return json.dumps({"value": finite(float(value))})
     if wanted == "class":
+        if value is None:
+            raise NotReady(
+                'the model of run "%s" gives NaN' % run,
+                "Its weights or this row are out of range, so no class is more probable than another.",
+                "Name a trial that learnt something: select trial, metric from cerebro.trial where run = %s;" % plpy.quote_literal(run),
+            )
         return _spelled(value)
-    by_class = {_spelled(name): float(p) for name, p in zip(predictor.classes, probabilities)}
+    by_class = {_spelled(name): finite(float(p)) for name, p in zip(predictor.classes, probabilities)}
     return json.dumps(by_class if wanted == "probabilities" else {"class": value, "probabilities": by_class})
 
 
@@ -74,7 +81,7 @@ def _spelled(value: Any) -> str:
     """A class as PostgreSQL spells it."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return "%d" % value if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else str(value)
+    return str(value)
 
 
 def _predictor(plpy, gd: dict, run: str, trial: Optional[int]) -> Any:

@@ -46,6 +46,16 @@ return entry.worker(plpy, GD, "encode", spec)
 $$;
 COMMENT ON FUNCTION cerebro_internal.worker_encode(jsonb) IS 'Turn the loaded shard into arrays with the merged statistics';
 
+CREATE OR REPLACE FUNCTION cerebro_internal.worker_release()
+RETURNS void
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.worker(plpy, GD, "release")
+$$;
+COMMENT ON FUNCTION cerebro_internal.worker_release() IS 'Drop the shard and buffered states; programs stay warm';
+
 CREATE OR REPLACE FUNCTION cerebro_internal.worker_put(
     part int
   , data bytea

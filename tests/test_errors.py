@@ -838,3 +838,29 @@ def _bare(name: str) -> str:
 def _flat(call) -> list:
     statement, values = call
     return [statement, *values]
+
+
+def test_trial_whose_metrics_cannot_be_computed_fails_alone(session, cluster):
+    """The metrics of summed accumulators are computed by Keras, which may refuse, like everything it does."""
+    table, model = session.sharded(POINTS, points()), session.model()
+    name, types = "cerebro_internal.worker_summarize", "(jsonb, bytea[])"
+    original = cluster.node(1).execute("select pg_get_functiondef('%s'::regprocedure)" % (name + types))[0][0]
+    refusing = """
+        create or replace function %s(spec jsonb, accumulators bytea[]) returns jsonb language plpgsql as $$
+        begin
+            if spec::text ilike '%%adam%%' then return '{"status": "failed", "error": "told so"}'; end if;
+            return %s_kept(spec, accumulators);
+        end $$""" % (name, name)
+    run, nodes = session.name(), [cluster.connect(ADMIN, node=n) for n in range(1, len(cluster.nodes))]
+    try:
+        for node in nodes:
+            node.execute(original.replace(name, name + "_kept"))
+            node.execute(refusing)
+        session.fit(table, model, "label", run=run, validation=0.25, epochs=2, search={"space": {"optimizer": ["adam", "sgd"]}})
+    finally:
+        for node in nodes:
+            node.execute(original)
+            node.execute("drop function if exists %s_kept%s" % (name, types))
+            node.close()
+    shown = session.rows("select params ->> 'optimizer', state, error from cerebro.trial where run = %s order by 1", run)
+    assert shown == [("adam", "failed", "told so"), ("sgd", "done", None)]

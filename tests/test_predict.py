@@ -18,7 +18,7 @@ import pytest
 
 from tests import outcome
 from tests import requirements as requires
-from tests.session import POINTS, Refusal, Session, points
+from tests.session import LINE, POINTS, Refusal, Session, points
 
 pytestmark = requires.segments(3)
 
@@ -320,6 +320,43 @@ def test_other_trial(session):
     assert first != second and best in (first, second)
     error = session.error(query.format(7), run)
     assert (error.sqlstate, error.message) == ("42704", 'run "%s" has no trial 7' % run)
+
+
+def test_model_that_diverged_gives_null_and_no_class(session):
+    values, table = points(), {**POINTS, "number": "double precision"}
+    deep = {"layers": [{"Dense": {"units": 8}}] * 4 + [{"Dense": {"units": "$classes"}}]}
+    table = session.sharded(table, {**values, "number": values["a"] * 1e30})
+    run = session.fit(table, session.model(LINE), "number", ["a", "b"], optimizer="sgd", learning_rate=1000, epochs=2)
+    row = "array[1, -1]"
+    assert session.rows("select cerebro.predict(%%s, %s)" % row, run) == [({"value": None},)]
+    assert not np.isfinite(session.rows("select cerebro.predict_value(%%s, %s)" % row, run)[0][0])
+    run = session.fit(table, session.model(deep), "label", ["a", "b"], optimizer="sgd", learning_rate=1000, batch_size=2, epochs=2)
+    unknown = {"false": None, "true": None}
+    assert session.rows("select cerebro.predict_probabilities(%%s, %s)" % row, run) == [(unknown,)]
+    assert session.rows("select cerebro.predict(%%s, %s)" % row, run) == [({"class": None, "probabilities": unknown},)]
+    error = session.error("select cerebro.predict_class(%%s, %s)" % row, run)
+    assert (error.sqlstate, error.message) == ("55000", 'the model of run "%s" gives NaN' % run)
+    assert "cerebro.trial" in error.hint and session.rows(error.hint.split(": ")[1].rstrip(";"))
+
+
+def test_padded_text_is_predicted_as_it_was_trained(session):
+    rows = [("p" if i % 2 else "q", i % 2 == 1) for i in range(60)]
+    table = session.local({"c": "char(5)", "label": "boolean"}, rows)
+    run = session.fit(table, session.model(LOGITS), "label", ["c"], epochs=1)
+    query = "select distinct cerebro.predict_probabilities(%%s, %s) ->> 'true' from %s t where label"
+    ways = [query % (given, table.name) for given in ("t", "array[c]", "json_build_object('c', c)")]
+    assert len({session.rows(way, run)[0] for way in ways}) == 1
+    assert session.rows(query.replace("where", "where not") % ("t", table.name), run) != session.rows(ways[0], run)
+
+
+def test_whole_numbers_as_classes_are_spelled_as_the_column_spells_them(session):
+    rows = [(i / 60, i % 2 + 1) for i in range(60)]
+    for type_ in ("numeric", "double precision", "real"):
+        table = session.local({"a": "real", "label": type_}, rows)
+        run = session.fit(table, session.model(LOGITS), "label", ["a"], task="classification")
+        assert session.rows("select distinct label::text from %s order by 1" % table.name) == [("1",), ("2",)]
+        answer, class_ = session.rows("select cerebro.predict(%s, 0.5), cerebro.predict_class(%s, 0.5)", run, run)[0]
+        assert sorted(answer["probabilities"]) == ["1", "2"] and class_ in ("1", "2") and str(answer["class"]) == class_
 
 
 def test_replaced_run_is_noticed_in_the_same_session(session):

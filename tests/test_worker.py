@@ -12,6 +12,7 @@ from psycopg.types.json import Jsonb
 
 from cerebro_udf import definition, encoders
 from cerebro_udf.segment import seeds, state
+from cerebro_udf.wire import MESSAGE_BYTES, PROGRESS_PREFIX
 from tests.cluster import ROLE, poll_until
 from tests.tables import copy
 
@@ -19,7 +20,6 @@ RUN = "asked directly"
 FEATURES = [{"name": name, "type": "real", "kind": "number", "encoder": None} for name in ("a", "b")]
 LABEL = {"name": "y", "type": "integer", "task": "classification"}
 LAYERS = ({"Dense": {"units": 8}}, {"Dropout": {"rate": 0.5}}, {"Dense": {"units": "$classes"}})
-CHUNK_BYTES = 64 * 2**20
 
 
 class Worker:
@@ -112,8 +112,9 @@ def test_validation_leaves_the_state_alone_and_sums_up(worker):
     report, accumulators = worker.visit(program, blob, phase="validate")
     held = {name: float(array.sum()) for name, array in state.unpack(accumulators)[0].items()}
     assert report["rows"] > 0 and report["metrics"] is None and held["metric/1"] == report["rows"]
-    once = worker.call("summarize", Jsonb({"run": RUN, "program": program}), [accumulators])
-    twice = worker.call("summarize", Jsonb({"run": RUN, "program": program}), [accumulators, accumulators])
+    once, twice = (
+        worker.call("summarize", Jsonb({"run": RUN, "program": program}), [accumulators] * n)["metrics"] for n in (1, 2)
+    )
     assert list(once) == ["loss", "accuracy"] and twice == pytest.approx(once, rel=1e-6)
     assert worker.visit(program, blob)[1] == worker.visit(program, blob)[1]
 
@@ -123,7 +124,7 @@ def test_a_state_over_64_mb_comes_and_goes_in_parts(worker):
     report, blob = worker.init(program)
     assert blob is None and report["parts"] == 2
     parts = [worker.call("get", part) for part in range(2)]
-    assert len(parts[0]) == CHUNK_BYTES
+    assert len(parts[0]) == MESSAGE_BYTES
     assert refused(worker, "get", 0) == refused(worker, "put", 2, b"") == "55000"
     for part, data in enumerate(parts):
         worker.call("put", part, data)
@@ -160,7 +161,7 @@ def test_after_a_cancel_between_slices_the_next_visit_is_right(worker):
 
     def cancel():
         poll_until(lambda: worker.cluster.node(1).execute(query, [pid])[0][0] == "active")
-        poll_until(lambda: any(n.startswith("cerebro-progress") for n in worker.notices), 30)
+        poll_until(lambda: any(n.startswith(PROGRESS_PREFIX) for n in worker.notices), 30)
         worker.conn.cancel_safe()
 
     other = threading.Thread(target=cancel)
@@ -181,6 +182,25 @@ def test_loading_another_run_drops_the_one_before(worker):
     with pytest.raises(psycopg.Error) as caught:
         worker.visit(worker.program(), b"")
     assert caught.value.sqlstate == "55000"
+
+
+def test_a_released_worker_holds_no_rows_but_its_programs(worker):
+    program = worker.program()
+    blob = worker.init(program)[1]
+    programs = worker.visit(program, blob)[0]["programs"]
+    worker.call("put", 0, b"part")
+    worker.call("release")
+    for step, values in (
+        ("visit", [Jsonb({"run": RUN}), b""]),
+        ("encode", [Jsonb({"run": RUN, "encoders": worker.encoders})]),
+        ("put", [1, b"next"]),
+    ):
+        assert refused(worker, step, *values) == "55000"
+    worker.call("release")
+    worker.load()
+    worker.call("encode", Jsonb({"run": RUN, "encoders": worker.encoders}))
+    report = worker.visit(program, blob)[0]
+    assert report["status"] == "ok" and report["trace_seconds"] < 0.1 and report["programs"] == programs
 
 
 def test_a_shard_without_rows_takes_part(worker):
@@ -206,3 +226,41 @@ def test_tensorflow_and_the_servers_jit_live_in_one_session(cluster, first):
             assert conn.execute(statement).fetchone()[0]
         plan = "\n".join(row[0] for row in conn.execute("explain analyze " + compiled))
         assert "JIT" in plan
+
+
+@pytest.mark.parametrize("threads", ["-1", "0", "1000000", "null", "\"1\""])
+def test_no_number_of_threads_ends_the_server(cluster, threads):
+    with cluster.connect(node=1) as conn:
+        with pytest.raises(psycopg.Error) as caught:
+            conn.execute("select cerebro_internal.worker_start('{\"threads\": %s}')" % threads)
+        assert caught.value.sqlstate == "22023"
+        assert conn.execute("select 1").fetchone() == (1,)
+
+
+def test_a_monstrous_layer_fails_the_trial_and_says_what_it_needs(worker):
+    report, blob = worker.init(worker.program([{"Dense": {"units": 10**9}}, {"Dense": {"units": "$classes"}}]))
+    assert report["status"] == "failed" and blob is None
+    assert "GB of memory" in report["error"] and "are available" in report["error"]
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2**31, 1.5, None])
+def test_a_batch_size_that_makes_no_sense_is_refused(worker, batch_size):
+    program = worker.program()
+    with pytest.raises(psycopg.Error) as caught:
+        worker.visit(program, worker.init(program)[1], batch_size=batch_size)
+    assert caught.value.sqlstate == "22023"
+
+
+def test_a_shard_is_held_to_the_memory_that_is_left_whatever_the_order_says(worker):
+    assert worker.load(memory_bytes=None)["rows"] == worker.load(memory_bytes=2**60)["rows"] == 150
+    wide = {**worker.encoders, "input": {**worker.encoders["input"], "numbers": [2**40]}}
+    assert refused(worker, "encode", Jsonb({"run": RUN, "encoders": wide})) == "53200"
+
+
+def test_a_summary_that_fails_fails_the_trial(worker):
+    program = worker.program()
+    accumulators = worker.visit(program, worker.init(program)[1], phase="validate")[1]
+    wrong = worker.program([{"Dense": {"units": 2}}])
+    answer = worker.call("summarize", Jsonb({"run": RUN, "program": wrong}), [accumulators])
+    assert answer["status"] == "failed" and "3 classes" in answer["error"]
+    assert refused(worker, "summarize", Jsonb({"run": RUN, "program": program}), []) == "22023"

@@ -312,13 +312,15 @@ def evaluate(plpy, gd: dict, run: str, source: str, options: dict) -> List[Tuple
         for n in held:
             segments.post_visit(n, {**order, "shard": n}, chunks, lambda reply, n=n: validated(reply, n))
         segments.wait()
-        results = segments.call(
+        summary = segments.call(
             SUMMARIZE, {"run": order["run"], "program": order["program"]}, [blobs[shard] for shard in held], numbers=held[:1]
         )[0]
+        if summary["status"] == "failed":
+            raise BadData("cannot evaluate", summary["error"])
     except BaseException:
         segments.rest()
         raise
-    ordered = sorted(results.items(), key=lambda item: (item[0] != "loss", item[0]))  # jsonb keeps no order
+    ordered = sorted(summary["metrics"].items(), key=lambda item: (item[0] != "loss", item[0]))  # jsonb keeps no order
     return [line for name, value in ordered for line in _lines(name, value)]
 
 

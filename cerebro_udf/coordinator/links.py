@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from typing import Any, Deque, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from cerebro_udf.errors import CerebroError, NotAuthenticated, SegmentUnreachable
+from cerebro_udf.wire import PROGRESS_PREFIX
 
 TURN_SECONDS = 0.05  # how long a poll may last before interrupts are looked at
 CANCEL_TURN_SECONDS = 0.005  # the same while a cancel request, which takes a few milliseconds, is under way
 CONNECT_SECONDS = 10.0
-PROGRESS_PREFIX = "cerebro-progress "
 
 
 def _isolated_pq():

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from cerebro_udf import faults
-from cerebro_udf.catalog import CHUNK_BYTES, Ledger, finite
+from cerebro_udf.catalog import Ledger
 from cerebro_udf.coordinator.links import Link, Reply, pump
 from cerebro_udf.coordinator.scheduler import Order, Scheduler
 from cerebro_udf.coordinator.segments import LinkBroken, Segments
 from cerebro_udf.errors import InvalidArgument, nearest
+from cerebro_udf.wire import MESSAGE_BYTES, finite
 
 PROGRESS_SECONDS = 0.5
 
@@ -215,7 +216,7 @@ class Loop:
         last = trial.seq == order.epoch * len(self._links)
         if last:
             trial.train_metrics = report["metrics"] or {}
-        small = sum(len(chunk) for chunk in chunks) <= CHUNK_BYTES
+        small = sum(len(chunk) for chunk in chunks) <= MESSAGE_BYTES
         keep = last or self._run["checkpoint"] == "visit" or (self._run["checkpoint"] is None and small)
         self._ledger.visit_end(
             order.trial, order.epoch, "train", order.shard, report, trial.seq if keep else None, chunks,
@@ -242,7 +243,11 @@ class Loop:
 
     def _summarized(self, order: Order, trial: Trial, reply: Reply) -> None:
         del self._summaries[order.shard]
-        self._epoch_end(order, trial, json.loads(reply.rows[0][0]))
+        summary = json.loads(reply.rows[0][0])
+        if summary["status"] == "failed":
+            self._failed(order, summary["error"])
+        else:
+            self._epoch_end(order, trial, summary["metrics"])
 
     def _visit_done(self, order: Order, report: dict) -> None:
         self._current.pop(order.shard, None)

@@ -13,16 +13,18 @@ import numpy as np
 
 from cerebro_udf.errors import RaggedArrays
 
-# Element type -> how it is sent. Numeric arrays are cast to double precision[] by the query.
-ELEMENTS = {
-    "smallint": ">i2",
-    "integer": ">i4",
-    "bigint": ">i8",
-    "real": ">f4",
-    "double precision": ">f8",
-    "numeric": ">f8",
-    "boolean": "u1",
+# Element type -> what the query casts it to.
+SENT = {
+    "smallint": "int2",
+    "integer": "int4",
+    "bigint": "int8",
+    "real": "float4",
+    "double precision": "float8",
+    "numeric": "float8",
+    "boolean": "bool",
 }
+# That -> how it comes.
+ELEMENTS = {"int2": ">i2", "int4": ">i4", "int8": ">i8", "float4": ">f4", "float8": ">f8", "bool": "u1"}
 
 
 def parse(

@@ -7,6 +7,7 @@ optimizer's and the metrics'.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import re
@@ -18,10 +19,12 @@ import numpy as np
 
 from cerebro_udf import definition, encoders
 from cerebro_udf.errors import CerebroError, TrialFailed
+from cerebro_udf.segment import memory
 from cerebro_udf.segment.importing import apart
 
 with apart():
     import keras
+    import tensorflow as tf
 
 REASON_CHARACTERS = 400
 # Layers that hand values on unchanged: the activation that matters lies before them.
@@ -68,6 +71,70 @@ def seeded(seed: int) -> Iterator[None]:
         np.random.set_state(numpy)
 
 
+@contextlib.contextmanager
+def fitting_memory() -> Iterator[None]:
+    """Refuse to make a variable that would not fit the memory that is left, before it takes any.
+
+    Beside each variable there must be room for its copy in a state, and for a gradient if it is trained.
+    """
+    available, needed, refusal = memory.available(), 0, None
+
+    def create(make: Any, **settings: Any) -> Any:
+        nonlocal needed, refusal
+        size = _elements(settings["initial_value"]) * tf.as_dtype(settings["dtype"] or tf.float32).size
+        needed += size * (3 if settings.get("trainable") else 2)
+        if needed > available:
+            refusal = TrialFailed(
+                "the model needs %.1f GB of memory or more, %.1f GB are available" % (needed / 1e9, available / 1e9)
+            )
+            raise refusal
+        return make(**settings)
+
+    try:
+        with tf.variable_creator_scope(create):
+            yield
+    except Exception:
+        if refusal is not None:  # Keras adds to the message of what is raised within it
+            raise refusal from None
+        raise
+
+
+def _elements(initial_value: Any) -> int:
+    """Return how many elements a variable will have; Keras gives a closure over itself, which is not called here."""
+    if callable(initial_value):
+        for cell in initial_value.__closure__ or ():
+            if isinstance(cell.cell_contents, keras.Variable):
+                return math.prod(cell.cell_contents.shape)
+        with tf.Graph().as_default():  # whatever else it is: only its shape is worked out
+            initial_value = initial_value()
+    return math.prod(initial_value.shape)
+
+
+def widest(model: keras.Model) -> int:
+    """Return the most elements per row that one layer hands on."""
+    widths = [1]
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            widths.append(widest(layer))
+        for node in layer._inbound_nodes:
+            widths.extend(math.prod(n or 1 for n in tensor.shape[1:]) for tensor in node.output_tensors)
+    return max(widths)
+
+
+def refuse_wide(width: int, rows: int) -> None:
+    """Refuse a minibatch of which one layer's output alone would not fit the memory that is left.
+
+    Raises:
+        TrialFailed.
+    """
+    needed, available = 4 * width * rows, memory.available()
+    if needed > available:
+        raise TrialFailed(
+            "one layer's output for %d row%s needs %.1f GB of memory, %.1f GB are available"
+            % (rows, "" if rows == 1 else "s", needed / 1e9, available / 1e9)
+        )
+
+
 def build(spec: dict, seed: int) -> Tuple[keras.Model, str]:
     """Build and compile a model, every variable made.
 
@@ -82,16 +149,17 @@ def build(spec: dict, seed: int) -> Tuple[keras.Model, str]:
     Raises:
         InvalidArgument: the definition isn't allowed; checked here too, since anyone may call a worker
             function.
-        TrialFailed: the model does not fit the data.
+        TrialFailed: the model does not fit the data, or the memory.
     """
     part = encoders.model_part(spec["encoders"])
     config = _config(spec)
     optimizer = definition.check_optimizer(spec["optimizer"])
     loss = None if spec.get("loss") is None else definition.check_loss(spec["loss"])
     metrics = None if spec.get("metrics") is None else [definition.check_metric(m) for m in spec["metrics"]]
-    with one_trial_fails(), seeded(seed):
+    with one_trial_fails(), fitting_memory(), seeded(seed):
         model = _model(config, part)
         _check_output(model, part)
+        refuse_wide(widest(model), 1)
         logits = part["task"] == "classification" and _ends_linear(model)
         loss = _default_loss(model, part, logits) if loss is None else keras.losses.get(loss)
         logits = part["task"] == "classification" and _from_logits(loss)
@@ -109,7 +177,7 @@ def build(spec: dict, seed: int) -> Tuple[keras.Model, str]:
 def bare(spec: dict, seed: int) -> keras.Model:
     """Build the model alone, not compiled: its variables are those of :func:`build`, in a third of the time."""
     config = _config(spec)
-    with one_trial_fails(), seeded(seed):
+    with one_trial_fails(), fitting_memory(), seeded(seed):
         return _model(config, encoders.model_part(spec["encoders"]))
 
 

@@ -32,8 +32,8 @@ class Predictor:
     def __init__(self, encoders: dict, program: dict, blob: bytes):
         self._encoding = encoding.Encoding(encoders)
         self._features = encoders["features"]
-        self._label = encoders["label"]
-        self.classes: Optional[list] = self._label.get("classes")
+        classes, type_ = encoders["label"].get("classes"), encoding.base_type(encoders["label"]["type"])
+        self.classes: Optional[list] = classes and [_of_type(value, type_) for value in classes]
         try:
             self._model, output = network.build(program, seed=0)
         except TrialFailed as error:
@@ -63,7 +63,7 @@ class Predictor:
 
         Returns:
             (value, None) for regression, (class, probabilities in the order of ``classes``) for
-            classification.
+            classification. The class is None where a probability is NaN.
 
         Raises:
             InvalidArgument: a feature is missing, or a value of the wrong type or shape.
@@ -103,7 +103,8 @@ class Predictor:
         if output.shape[1] == 1:
             output = np.concatenate([1 - output, output], axis=1)
         output = output[:, : len(self.classes)]
-        return [self.classes[i] for i in output.argmax(axis=1)], output
+        known = ~np.isnan(output).any(axis=1)
+        return [self.classes[i] if k else None for i, k in zip(output.argmax(axis=1), known)], output
 
     def _in_order(self, values: Any) -> Sequence[Any]:
         names = [feature["name"] for feature in self._features]
@@ -136,6 +137,14 @@ def _assign(model: Any, blob: bytes) -> None:
         variable.value.assign(arrays[name])
 
 
+def _of_type(value: Any, type_: str) -> Any:
+    """Return a class as its column has it: labels that are no integers pass through double precision."""
+    if isinstance(value, float):
+        value = float(str(np.float32(value))) if type_ == "real" else value
+        return int(value) if value.is_integer() and abs(value) < 1e15 else value
+    return value
+
+
 def _column(feature: dict, values: List[Any]) -> encoding.Column:
     """Turn the JSON values of one feature into a raw column."""
     name = feature["name"]
@@ -147,6 +156,8 @@ def _column(feature: dict, values: List[Any]) -> encoding.Column:
         for value in values:
             if not isinstance(value, str):
                 raise _wrong(name, value, "It must be text.")
+        if encoding.base_type(feature.get("type", "")) in encoding.PADDED_TYPES:
+            return [value.rstrip(" ") for value in values]
         return values
     shape = tuple(feature["shape"])
     if not values:

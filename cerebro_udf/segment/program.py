@@ -16,7 +16,6 @@ import tensorflow as tf
 
 from cerebro_udf import encoders
 from cerebro_udf.segment import network, state
-from cerebro_udf.segment.seeds import permutation, trial_seed  # noqa: F401  (part of this module's interface)
 
 SLICE_SECONDS = 0.25  # the longest that a cancel waits, unless one minibatch takes longer
 SLICE_GROWTH = (
@@ -70,6 +69,7 @@ class Program:
         self.signature = signature(spec)
         self.part = encoders.model_part(spec["encoders"])
         self.model, self.output = network.build(spec, seed=0)
+        self._width = network.widest(self.model)
         self._groups = _variables(self.model)
         self._expected = {
             name: (tuple(variable.shape), variable.dtype)
@@ -205,6 +205,8 @@ class Program:
 
     def _run(self, kind: str, arrays, order, batch_size, pulse, progress) -> Dict[str, float]:
         rows = len(arrays["label"])
+        batch_size = max(1, min(batch_size, rows))  # positions are int32: one minibatch more must not overflow
+        network.refuse_wide(self._width, batch_size)
         trace_seconds = train_seconds = 0.0
         if rows:
             with network.one_trial_fails():

@@ -14,12 +14,14 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 import numpy as np
 
 from cerebro_udf import encoders
-from cerebro_udf.errors import OutOfMemory
+from cerebro_udf.errors import OutOfMemory, WrongColumnType
 from cerebro_udf.segment import arrays, seeds
+from cerebro_udf.wire import MESSAGE_BYTES
 
 FIRST_FETCH_ROWS = 256  # shows how wide a row is
 FETCH_BYTES = 2_000_000  # stays in a core's cache while the rows are parsed, hashed and summed up
 LARGEST_FETCH_ROWS = 10_000
+DISTINCT_TEXTS = 100_000  # of one column and shard; ten times what a vocabulary keeps
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)  # what exceeds it would be infinite in training
 
 
@@ -37,8 +39,12 @@ class _Buffer:
             self.rows += len(block)
             self.bytes += block.nbytes
 
-    def whole(self) -> np.ndarray:
-        """Return all rows as one array; blocks go as they are copied, so it never takes twice the room."""
+    def whole(self, pulse: Callable[[], None] = lambda: None) -> np.ndarray:
+        """Return all rows as one array; blocks go as they are copied, so it never takes twice the room.
+
+        Args:
+            pulse: Called after every block; may raise, the rows are lost then.
+        """
         if len(self._blocks) > 1:
             whole = np.empty((self.rows, *self._blocks[0].shape[1:]), self._blocks[0].dtype)
             stop = self.rows
@@ -46,6 +52,7 @@ class _Buffer:
                 block = self._blocks.pop()
                 whole[stop - len(block) : stop] = block
                 stop -= len(block)
+                pulse()
             self._blocks = [whole]
         return self._blocks[0] if self._blocks else np.empty(0)
 
@@ -91,8 +98,8 @@ class _Column:
     def checksum(self) -> bytes:
         return self.digest.digest()
 
-    def part(self, name: str) -> encoders.Column:
-        return getattr(self, name).whole()
+    def part(self, name: str, pulse: Callable[[], None] = lambda: None) -> encoders.Column:
+        return getattr(self, name).whole(pulse)
 
     def stats(self) -> dict:
         return {"nulls": self.nulls, "nans": self.nans, "infinities": self.infinities}
@@ -146,19 +153,28 @@ class _Text(_Column):
         self._hashes = np.zeros(0, np.uint64)
         self.counts = np.zeros(0, np.int64)  # training rows per value
         self.all_counts = np.zeros(0, np.int64)
-        self.value_bytes = 0
+        self.value_bytes = self._text_bytes = 0
 
     def parse(self, texts: List[str]) -> np.ndarray:
         values = np.fromiter(map(self._codes.__getitem__, texts), np.int32, len(texts))
         new = list(self._codes)[len(self._hashes) :]
         if new:
             encoded = [value.encode("utf-8") for value in new]
-            self.value_bytes += sum(map(len, encoded)) + 150 * len(
-                new
-            )  # the string, its code, its dict entry
+            self._text_bytes += sum(map(len, encoded))
+            self.value_bytes = self._text_bytes + 150 * len(self._codes)  # the string, its code, its dict entry
+            if len(self._codes) > DISTINCT_TEXTS or self._text_bytes > MESSAGE_BYTES:
+                raise self._too_many()
             hashes = [hashlib.blake2b(value, digest_size=8).digest() for value in encoded]
             self._hashes = np.concatenate([self._hashes, np.frombuffer(b"".join(hashes), "<u8")])
         return values
+
+    def _too_many(self) -> WrongColumnType:
+        return WrongColumnType(
+            'text column "%s" has too many different values' % self.name,
+            "One segment alone holds more than %d, or they take more than %d MB; every value is sent to the coordinator."
+            % (DISTINCT_TEXTS, MESSAGE_BYTES // 2**20),
+            "Leave the column out if each row has a value of its own; else add a column that groups its values.",
+        )
 
     def words(self, values):
         return self._hashes[values].reshape(-1, 1)
@@ -174,9 +190,9 @@ class _Text(_Column):
         self.digest.update(json.dumps(list(self._codes)).encode())
         return self.digest.digest()
 
-    def part(self, name):
-        codes = getattr(self, name).whole()
-        return encoders.Text(codes.astype(np.int32), list(self._codes))
+    def part(self, name, pulse=lambda: None):
+        codes = super().part(name, pulse)
+        return encoders.Text(codes.astype(np.int32, copy=False), list(self._codes))
 
     def stats(self):
         counts = {value: int(count) for value, count in zip(self._codes, self.counts) if count}
@@ -272,25 +288,33 @@ class Shard:
             "columns": self._stats,
         }
 
-    def columns(self, part: str) -> Tuple[Dict[str, encoders.Column], Optional[encoders.Column]]:
+    def columns(
+        self, part: str, pulse: Callable[[], None] = lambda: None
+    ) -> Tuple[Dict[str, encoders.Column], Optional[encoders.Column]]:
         """Return (features by name, label) of ``train`` or ``validation``, in the order read."""
         return (
-            {column.name: column.part(part) for column in self._features},
-            self._label.part(part) if self._label else None,
+            {column.name: column.part(part, pulse) for column in self._features},
+            self._label.part(part, pulse) if self._label else None,
         )
 
-    def encode(self, encoding: encoders.Encoding) -> Dict[str, Dict[str, np.ndarray]]:
+    def encode(
+        self, encoding: encoders.Encoding, pulse: Callable[[], None] = lambda: None
+    ) -> Dict[str, Dict[str, np.ndarray]]:
         """Encode both parts and let go of the raw columns.
+
+        Args:
+            encoding: The run's.
+            pulse: Called between chunks; may raise, the shard is of no use then.
 
         Returns:
             ``{"train": arrays, "validation": arrays}``, arrays as of ``encoders.Encoding.encode``.
         """
         result = {}
         for part in ("train", "validation"):
-            columns, label = self.columns(part)
+            columns, label = self.columns(part, pulse)
             if not getattr(self._features[0], part).rows:
                 columns, label = _without_rows(encoding.encoders, label is not None)
-            result[part] = encoding.encode(columns, label)
+            result[part] = encoding.encode(columns, label, pulse)
             del columns, label
             for column in [*self._features, *([self._label] if self._label else [])]:
                 setattr(column, part, _Buffer())
@@ -401,8 +425,8 @@ class _Reader:
             ]
             outputs.append("pg_catalog.array_send(ARRAY[%s]) AS scalars" % ", ".join(casts))
         for i, (column, kind) in enumerate(self.arrays):
-            cast = "::pg_catalog.float8[]" if kind == "numeric" else ""
-            outputs.append("pg_catalog.array_send(%s%s) AS array%d" % (name(column), cast, i))
+            # Costs nothing where the relation has this type; through a foreign table it may have another.
+            outputs.append("pg_catalog.array_send(%s::pg_catalog.%s[]) AS array%d" % (name(column), arrays.SENT[kind], i))
         for i, column in enumerate(self.texts):
             outputs.append("%s::pg_catalog.text AS text%d" % (name(column), i))
         if self.integer_label:
@@ -429,7 +453,7 @@ class _Reader:
         for i, (column, kind) in enumerate(self.arrays):
             key = "array%d" % i
             blobs = [row[key] for row in rows]
-            values, missing, shape = arrays.parse(blobs, arrays.ELEMENTS[kind], column.name, column.shape)
+            values, missing, shape = arrays.parse(blobs, arrays.ELEMENTS[arrays.SENT[kind]], column.name, column.shape)
             width += max(len(blob or b"") for blob in blobs[:16])
             column.shape = shape
             parsed[column.name] = values, missing

@@ -19,15 +19,14 @@ import numpy as np
 
 import cerebro_udf
 from cerebro_udf import encoders, faults
-from cerebro_udf.errors import NotReady, TrialFailed
+from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory, TrialFailed
 from cerebro_udf.interrupts import Pulse
-from cerebro_udf.segment import seeds, shard, state
+from cerebro_udf.segment import memory, seeds, shard, state
 from cerebro_udf.segment.importing import apart
+from cerebro_udf.wire import MESSAGE_BYTES, PROGRESS_PREFIX, finite
 
-MESSAGE_BYTES = 64 * 2**20  # a longer state stays here and is fetched in parts
 PROGRESS_SECONDS = 0.2  # with a slice and the half second between two publications, less than 1 s in all
 KEPT_PERMUTATIONS = 3  # of a run's trials few are in different epochs; 4 bytes per row each
-PROGRESS_PREFIX = "cerebro-progress "
 
 Report = Dict[str, Any]
 
@@ -43,15 +42,15 @@ class _Session:
         self.programs: Dict[str, Any] = {}
         self.incoming: List[bytes] = []
         self.outgoing: List[bytes] = []
-        self._permutations: Dict[Tuple[int, ...], np.ndarray] = {}
+        self.permutations: Dict[Tuple[int, ...], np.ndarray] = {}
 
     def permutation(self, *key: int) -> np.ndarray:
         """Return ``seeds.permutation`` of this key; every trial asks for the same ones, so the last few are kept."""
-        if key not in self._permutations:
-            while len(self._permutations) >= KEPT_PERMUTATIONS:
-                del self._permutations[next(iter(self._permutations))]
-            self._permutations[key] = seeds.permutation(*key)
-        return self._permutations[key]
+        if key not in self.permutations:
+            while len(self.permutations) >= KEPT_PERMUTATIONS:
+                del self.permutations[next(iter(self.permutations))]
+            self.permutations[key] = seeds.permutation(*key)
+        return self.permutations[key]
 
 
 def _session(gd: dict) -> _Session:
@@ -61,61 +60,49 @@ def _session(gd: dict) -> _Session:
 def hello(plpy, gd: dict) -> Report:
     """Tell versions, cores and memory of this node, without importing TensorFlow."""
     versions = {}
-    for package in ("tensorflow", "keras", "numpy", "safetensors"):
+    for package in ("tensorflow", "keras", "numpy", "safetensors", "psycopg"):
         versions[package] = None
         with suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-    total, available = _memory()
+    total, available = memory.total_and_available()
     return {
         "cerebro": cerebro_udf.__version__,
         "python": ".".join(map(str, os.sys.version_info[:3])),
         **versions,
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": _cores(),
         "memory_total": total,
         "memory_available": available,
-        "boot_id": _read("/proc/sys/kernel/random/boot_id") or socket.gethostname(),
+        "boot_id": memory.read("/proc/sys/kernel/random/boot_id") or socket.gethostname(),
         "hostname": socket.gethostname(),
         "pid": os.getpid(),
         "threads": _session(gd).threads,
     }
 
 
-def _read(path: str) -> Optional[str]:
-    try:
-        with open(path) as file:
-            return file.read().strip()
-    except OSError:
-        return None
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
-def _memory() -> Tuple[int, int]:
-    """Return (total, available) bytes: the host's, or the control group's where that is less."""
-    fields = {}
-    for line in (_read("/proc/meminfo") or "").splitlines():
-        name, _, value = line.partition(":")
-        fields[name] = int(value.split()[0]) * 1024
-    total, available = fields.get("MemTotal", 0), fields.get("MemAvailable", 0)
-    for limit, used, cache in (
-        ("memory.max", "memory.current", "inactive_file"),  # control groups, version 2
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),  # version 1
-    ):
-        text, current = _read("/sys/fs/cgroup/" + limit), _read("/sys/fs/cgroup/" + used)
-        if text and current and text.isdigit() and int(text) < total:
-            stat = _read("/sys/fs/cgroup/" + os.path.join(os.path.dirname(limit), "memory.stat")) or ""
-            files = dict(line.split() for line in stat.splitlines())
-            total = int(text)
-            free = total - int(current) + int(files.get(cache, 0))  # the kernel gives file pages back first
-            available = max(0, min(available, free))
-    return total, available
+def _whole(spec: dict, name: str, low: int, high: int) -> int:
+    """Return a whole number of a spec; anyone may call a worker function, with anything."""
+    value = spec.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidArgument(
+            '"%s" is not a whole number from %d to %d' % (name, low, high),
+            "It is %s." % json.dumps(value)[:100],
+            "Call cerebro.fit, which asks workers for what they can do.",
+        )
+    return value
 
 
 def start(plpy, gd: dict, spec: dict) -> Report:
     """Import TensorFlow with ``spec["threads"]`` threads; a second call with the same number does nothing.
 
     Raises:
+        InvalidArgument: not so many threads as there are cores; TensorFlow ends the process over some numbers.
         NotReady: this session already runs with another number of threads.
     """
-    session, threads = _session(gd), int(spec["threads"])
+    session, threads = _session(gd), _whole(spec, "threads", 1, _cores())
     if session.threads not in (None, threads):
         raise NotReady(
             "this session's TensorFlow runs with %d threads, not %d" % (session.threads, threads),
@@ -154,9 +141,10 @@ def load(plpy, gd: dict, spec: dict) -> Report:
         The shard's statistics, for ``encoders.merge``.
     """
     session = _session(gd)
-    session.run, session.shard, session.arrays = None, None, None
-    session.incoming, session.outgoing = [], []
+    release(plpy, gd)
     faults.reset(spec["run"])
+    limit, available = spec.get("memory_bytes"), memory.available()
+    spec = {**spec, "memory_bytes": available if limit is None else min(limit, available)}
     session.shard = shard.read(plpy, spec, Pulse(plpy).check)
     session.run = spec["run"]
     return session.shard.stats()
@@ -168,7 +156,9 @@ def encode(plpy, gd: dict, spec: dict) -> Report:
     if session.shard is None or session.run != spec["run"]:
         raise _not_loaded(spec["run"])
     read, session.shard = session.shard, None
-    parts = read.encode(encoders.Encoding(spec["encoders"]))
+    pulse = Pulse(plpy).check
+    _refuse_wide(encoders.model_part(spec["encoders"]), read.rows)
+    parts = read.encode(encoders.Encoding(spec["encoders"]), pulse)
     held = sum(array.nbytes for arrays in parts.values() for array in arrays.values())
     if session.threads is not None:
         # TensorFlow copies what it is given: once here instead of at every visit, array by array.
@@ -177,8 +167,27 @@ def encode(plpy, gd: dict, spec: dict) -> Report:
         for arrays in parts.values():
             for name in list(arrays):
                 arrays[name] = tf.convert_to_tensor(arrays.pop(name))
+                pulse()
     session.arrays = parts
     return {"bytes": held, "train_rows": read.train_rows, "validation_rows": read.validation_rows}
+
+
+def _refuse_wide(part: dict, rows: int) -> None:
+    width = math.prod(part["numbers"] or [0]) + len(part["codes"]) + 1
+    if 4 * rows * width > memory.available():
+        raise OutOfMemory(
+            "the encoded shard does not fit the memory that is left on its segment",
+            "%d rows of %d values take %.1f GB, %.1f GB are available."
+            % (rows, width, 4e-9 * rows * width, memory.available() / 1e9),
+            "Use fewer columns, or spread the table over more segments.",
+        )
+
+
+def release(plpy, gd: dict) -> None:
+    """Drop the shard, raw or encoded, and what is buffered of states; programs stay warm."""
+    session = _session(gd)
+    session.run, session.shard, session.arrays = None, None, None
+    session.incoming, session.outgoing, session.permutations = [], [], {}
 
 
 def _not_loaded(run: str) -> NotReady:
@@ -198,9 +207,9 @@ def _program(session: _Session, spec: dict):
 
 def init(plpy, gd: dict, spec: dict) -> Tuple[Report, Optional[bytes]]:
     """Make a trial's first state from ``program`` and ``seed`` (``seeds.trial_seed``)."""
-    session = _session(gd)
+    session, seed = _session(gd), _whole(spec, "seed", 0, 2**31 - 1)
     try:
-        blob = _program(session, spec["program"]).initial_state(spec["seed"], spec["program"])
+        blob = _program(session, spec["program"]).initial_state(seed, spec["program"])
     except TrialFailed as error:
         return {"status": "failed", "error": str(error)}, None
     return _reply(session, {"status": "ok", "error": None}, blob)
@@ -239,6 +248,7 @@ def visit(plpy, gd: dict, order: dict, blob: Optional[bytes]) -> Tuple[Report, O
 
 def _visit(plpy, session: _Session, order: dict, blob: bytes) -> Tuple[Report, bytes]:
     training = order["phase"] == "train"
+    batch_size = _whole(order, "batch_size", 1, 2**31 - 1)
     clock = _Clock()
     program = _program(session, order["program"])
     build_seconds = clock.lap()
@@ -256,9 +266,9 @@ def _visit(plpy, session: _Session, order: dict, blob: bytes) -> Tuple[Report, b
     between = _Between(plpy, order["run"], "mid-visit" if training else "validation", rows)
     if training:
         permutation = session.permutation(order["seed"], order["epoch"], order["shard"], rows)
-        report = program.train(arrays, permutation, order["batch_size"], between.pulse, between.progress)
+        report = program.train(arrays, permutation, batch_size, between.pulse, between.progress)
     else:
-        report = program.validate(arrays, order["batch_size"], between.pulse, between.progress)
+        report = program.validate(arrays, batch_size, between.pulse, between.progress)
     clock.lap()
     result = program.get_state() if training else program.accumulators()
     metrics = finite(program.results()) if training and order["last"] else None
@@ -320,7 +330,15 @@ def put(plpy, gd: dict, part: int, data: bytes) -> None:
     if part == 0:
         session.incoming = []
     if part != len(session.incoming):
-        raise NotReady("part %d of a state came in place of part %d" % (part, len(session.incoming)))
+        raise NotReady("part %s of a state came in place of part %d" % (part, len(session.incoming)))
+    size = sum(map(len, session.incoming)) + len(data)
+    if size > memory.available():  # they will be joined
+        session.incoming = []
+        raise OutOfMemory(
+            "a state does not fit the memory that is left on its segment",
+            "Its first parts take %.1f GB, %.1f GB are available." % (size / 1e9, memory.available() / 1e9),
+            "Use a smaller model.",
+        )
     session.incoming.append(data)
 
 
@@ -335,15 +353,12 @@ def get(plpy, gd: dict, part: int) -> bytes:
     return data
 
 
-def summarize(plpy, gd: dict, spec: dict, accumulators: List[bytes]) -> Dict[str, Any]:
-    """Return the metrics of accumulators that are given in shard order, by Keras' names, ``loss`` first."""
-    return finite(_program(_session(gd), spec["program"]).results(state.add(accumulators)))
-
-
-def finite(value: Any) -> Any:
-    """Replace numbers that JSON does not have (NaN, infinities) by None."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def summarize(plpy, gd: dict, spec: dict, accumulators: List[bytes]) -> Report:
+    """Return ``metrics`` of accumulators that are given in shard order, by Keras' names, ``loss`` first."""
+    if not accumulators or None in accumulators:
+        raise InvalidArgument("there is nothing to summarize", None, "Give the accumulators of every shard.")
+    try:
+        metrics = _program(_session(gd), spec["program"]).results(state.add(accumulators))
+    except TrialFailed as error:
+        return {"status": "failed", "error": str(error)}
+    return {"status": "ok", "error": None, "metrics": finite(metrics)}

@@ -20,6 +20,7 @@ FORBIDDEN = {
     "encoders.py": TENSORFLOW | CLIENT,
     "catalog.py": TENSORFLOW | CLIENT,
     "entry.py": TENSORFLOW | CLIENT,
+    "wire.py": TENSORFLOW | CLIENT,
     "segment/": CLIENT | {"psycopg", "cerebro_udf.catalog.Ledger", "cerebro_udf.coordinator", "cerebro_udf.engines"},
     "coordinator/scheduler.py": {"psycopg", "time", "socket", "threading", "os"},
     "coordinator/search.py": {"psycopg", "time", "socket", "threading", "os"},

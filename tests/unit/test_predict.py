@@ -132,3 +132,35 @@ def test_a_state_of_another_program_is_refused():
     blob = state.pack({"model/%d" % i: variable.numpy() for i, variable in enumerate(other.variables)})
     with pytest.raises(errors.StateMismatch):
         Predictor(made["encoders"], spec_of(made), blob)
+
+
+def test_blanks_at_the_end_of_a_character_feature_mean_nothing():
+    padded = {**TEXT, "type": "character"}
+    predictor, _ = trained(record(stored([padded]), [{"Dense": {"units": "$classes"}}]))
+    assert predictor.row({"t": "p   "}) == predictor.row({"t": "p"}) != predictor.row({"t": " p"})
+    exact, _ = trained(record(stored([{**TEXT, "type": "text"}]), [{"Dense": {"units": "$classes"}}]))
+    assert exact.row({"t": "p   "}) != exact.row({"t": "p"})
+
+
+def test_a_model_of_nan_knows_no_class():
+    made = record(stored([NUMBER]), [{"Dense": {"units": "$classes"}}])
+    built = program.Program(spec_of(made))
+    for variable in built.model.variables:
+        variable.assign(np.full(variable.shape, np.nan))
+    value, probabilities = Predictor(made["encoders"], spec_of(made), built.get_state()).row([1])
+    assert value is None and np.isnan(probabilities).all()
+
+
+@pytest.mark.parametrize(
+    "type_, classes, spelled",
+    [
+        ("numeric", (1.0, 2.0, 2.5), ["1", "2", "2.5"]),
+        ("double precision", (-3.0, 0.1, 1e20), ["-3", "0.1", "1e+20"]),
+        ("real", (0.10000000149011612, 2.0), ["0.1", "2"]),
+        ("integer", (1, 2), ["1", "2"]),
+        ("boolean", (False, True), ["False", "True"]),
+    ],
+)
+def test_classes_are_those_of_the_column(type_, classes, spelled):
+    made = record(stored([NUMBER], type_, classes), [{"Dense": {"units": "$classes"}}])
+    assert list(map(str, trained(made)[0].classes)) == spelled

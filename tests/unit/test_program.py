@@ -2,6 +2,7 @@
 
 import json
 import random
+import resource
 
 import keras
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from cerebro_udf import definition, errors
-from cerebro_udf.segment import network, program, state
+from cerebro_udf.segment import memory, network, program, seeds, state
 
 N = 203  # the last minibatch of 32 is short
 
@@ -85,7 +86,7 @@ def test_the_loop_is_train_on_batch_bit_for_bit(everything):
     everything.set_state(first)
     everything.reset_metrics()
     for epoch in (1, 2):
-        report = everything.train(arrays, program.permutation(5, epoch, 0, N), 32)
+        report = everything.train(arrays, seeds.permutation(5, epoch, 0, N), 32)
     ours, results = state.unpack(everything.get_state())[0], everything.results()
     assert report["rows"] == N and report["batches"] == 7 and report["train_seconds"] > 0
 
@@ -108,7 +109,7 @@ def test_the_loop_is_train_on_batch_bit_for_bit(everything):
     )
     for epoch in (1, 2):
         for start in range(0, N, 32):
-            picks = program.permutation(5, epoch, 0, N)[start : start + 32]
+            picks = seeds.permutation(5, epoch, 0, N)[start : start + 32]
             model.train_on_batch(arrays["numbers"][picks], arrays["label"][picks])
     for i, variable in enumerate(model.variables):
         assert ours["model/%d" % i].tobytes() == variable.numpy().tobytes(), variable.path
@@ -118,7 +119,7 @@ def test_the_loop_is_train_on_batch_bit_for_bit(everything):
 
 
 def test_metrics_of_an_epoch_are_those_of_fit(everything):
-    arrays, order, first = data(part()), program.permutation(1, 1, 0, N), everything.initial_state(3)
+    arrays, order, first = data(part()), seeds.permutation(1, 1, 0, N), everything.initial_state(3)
     everything.set_state(first)
     everything.reset_metrics()
     everything.train(arrays, order, 32)
@@ -132,7 +133,7 @@ def test_metrics_of_an_epoch_are_those_of_fit(everything):
 
 
 def test_a_state_carries_everything_that_training_needs(everything):
-    arrays, order = data(part()), program.permutation(1, 1, 0, N)
+    arrays, order = data(part()), seeds.permutation(1, 1, 0, N)
     everything.set_state(everything.initial_state(3))
     everything.train(arrays, order, 32)
     middle = everything.get_state()
@@ -148,7 +149,7 @@ def test_a_state_carries_everything_that_training_needs(everything):
 
 @pytest.mark.parametrize("group", ["model", "optimizer"])
 def test_leaving_out_a_part_of_the_state_changes_the_result(everything, group):
-    arrays, order = data(part()), program.permutation(1, 1, 0, N)
+    arrays, order = data(part()), seeds.permutation(1, 1, 0, N)
     everything.set_state(everything.initial_state(3))
     everything.train(arrays, order, 32)
     middle = everything.get_state()
@@ -184,7 +185,7 @@ def test_a_first_state_is_that_of_a_model_built_and_compiled_under_the_seed(laye
     encoders = part(codes=[{**code, "encoder": kind} for code, kind in zip(CODES, codes)])
     one = spec(layers, encoders, optimizer)
     built = program.Program(one)
-    built.train(data(encoders, 40), program.permutation(1, 1, 0, 40), 20)
+    built.train(data(encoders, 40), seeds.permutation(1, 1, 0, 40), 20)
     other = {**one, "optimizer": json.loads(json.dumps(one["optimizer"]))}
     if not isinstance(other["optimizer"]["config"].get("learning_rate"), dict):
         other["optimizer"]["config"]["learning_rate"] = 0.125
@@ -225,7 +226,7 @@ def test_validation_over_shards_adds_up_and_leaves_the_model_alone(everything):
 def test_a_shard_without_rows_is_trained_in_no_time(everything):
     empty = {name: array[:0] for name, array in data(part()).items()}
     before = everything.get_state()
-    report = everything.train(empty, program.permutation(1, 1, 0, 0), 32)
+    report = everything.train(empty, seeds.permutation(1, 1, 0, 0), 32)
     assert report["rows"] == report["batches"] == 0 and everything.get_state() == before
 
 
@@ -241,12 +242,12 @@ def test_interrupts_are_looked_for_between_slices(everything, monkeypatch):
 
     monkeypatch.setattr(program, "SLICE_SECONDS", 0.0)
     with pytest.raises(Cancelled):
-        everything.train(data(part()), program.permutation(1, 1, 0, N), 32, pulse, seen.append)
+        everything.train(data(part()), seeds.permutation(1, 1, 0, N), 32, pulse, seen.append)
     assert seen == [32, 64]
 
 
 def test_slices_do_not_change_the_result(everything, monkeypatch):
-    arrays, order, first = data(part()), program.permutation(1, 1, 0, N), everything.initial_state(3)
+    arrays, order, first = data(part()), seeds.permutation(1, 1, 0, N), everything.initial_state(3)
     blobs = []
     for seconds in (0.0, 10.0):
         monkeypatch.setattr(program, "SLICE_SECONDS", seconds)
@@ -271,7 +272,7 @@ def test_text_codes_are_looked_up_in_the_graph(numbers, codes, width):
     )
     dense = [v for v in built.model.trainable_variables if v.path.endswith("kernel")][0]
     assert dense.shape[0] == width
-    arrays, order, first = data(encoders), program.permutation(1, 1, 0, N), built.initial_state(3)
+    arrays, order, first = data(encoders), seeds.permutation(1, 1, 0, N), built.initial_state(3)
     built.set_state(first)
     built.train(arrays, order, 32)
     ours = built.get_state()
@@ -310,7 +311,7 @@ def test_text_codes_are_looked_up_in_the_graph(numbers, codes, width):
 )
 def test_other_layers_and_optimizers_are_keras_bit_for_bit_too(layers, optimizer):
     built = program.Program(spec(layers, part(task="regression", classes=None), optimizer))
-    arrays, order = data(built.part, 75), program.permutation(1, 1, 0, 75)
+    arrays, order = data(built.part, 75), seeds.permutation(1, 1, 0, 75)
     first = built.initial_state(8)
     built.set_state(first)
     built.train(arrays, order, 10)
@@ -391,7 +392,7 @@ def test_a_model_that_does_not_fit_the_data_fails_its_trial_in_one_clear_line(la
 def test_a_loss_that_does_not_fit_fails_its_trial():
     with pytest.raises(errors.TrialFailed):
         built = program.Program(spec([{"Dense": {"units": 3}}], loss="categorical_crossentropy"))
-        built.train(data(part()), program.permutation(1, 1, 0, N), 32)
+        built.train(data(part()), seeds.permutation(1, 1, 0, N), 32)
 
 
 def test_a_definition_that_is_not_allowed_is_refused_here_too(everything):
@@ -439,7 +440,7 @@ def test_metrics_have_keras_names_and_those_of_many_values_are_lists():
         )
     )
     built.reset_metrics()
-    built.train(data(built.part), program.permutation(1, 1, 0, N), 32)
+    built.train(data(built.part), seeds.permutation(1, 1, 0, N), 32)
     assert list(built.results()) == ["loss", "accuracy", "sparse_top_k_categorical_accuracy"]
 
 
@@ -448,9 +449,64 @@ def test_permutations_and_seeds_are_those_of_the_documentation():
 
     key = int.from_bytes(hashlib.sha256(b"7/2/1").digest()[:16], "little")
     assert (
-        program.permutation(7, 2, 1, 50).tolist()
+        seeds.permutation(7, 2, 1, 50).tolist()
         == np.argsort(np.random.Philox(key=key).random_raw(50)).tolist()
     )
-    assert sorted(program.permutation(7, 2, 1, 50)) == list(range(50))
-    assert program.permutation(7, 2, 2, 50).tolist() != program.permutation(7, 2, 1, 50).tolist()
-    assert program.trial_seed(7, 3) == int.from_bytes(hashlib.sha256(b"7/3").digest()[:4], "big") // 2 < 2**31
+    assert sorted(seeds.permutation(7, 2, 1, 50)) == list(range(50))
+    assert seeds.permutation(7, 2, 2, 50).tolist() != seeds.permutation(7, 2, 1, 50).tolist()
+    assert seeds.trial_seed(7, 3) == int.from_bytes(hashlib.sha256(b"7/3").digest()[:4], "big") // 2 < 2**31
+
+
+@pytest.mark.parametrize(
+    "layer, reason",
+    [
+        ({"Dense": {"units": 10**9}}, r"the model needs \d+\.\d GB of memory or more, \d+\.\d GB are available"),
+        ({"Dense": {"units": 10**12}}, "GB are available"),
+        ({"Dense": {"units": 10**30}}, "."),
+        ({"RepeatVector": {"n": 10**10}}, "one layer's output for 1 row needs"),
+        ({"RepeatVector": {"n": 2**62}}, "."),
+    ],
+)
+def test_a_monstrous_layer_fails_the_trial_before_it_takes_memory(layer, reason):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(errors.TrialFailed, match=reason):
+        program.Program(spec([layer, "GlobalMaxPooling1D" if "RepeatVector" in layer else "Flatten", {"Dense": {"units": "$classes"}}]))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # KiB
+
+
+def test_a_monstrous_embedding_or_one_hot_code_fails_the_trial():
+    for code in ({"encoder": "embedding", "dim": 50}, {"encoder": "one_hot"}):
+        encoders = {**part(), "codes": [{"name": "t", "size": 2**33, **code}]}
+        with pytest.raises(errors.TrialFailed, match="GB are available"):
+            program.Program(spec([{"Dense": {"units": "$classes"}}], encoders=encoders))
+
+
+def test_variables_are_counted_before_they_are_made(monkeypatch):
+    """Every variable twice, for its copy in a state; trained weights once more, for their gradients."""
+    layers = [{"Dense": {"units": 64}}, "BatchNormalization", {"Dropout": {"rate": 0.3}}, {"Dense": {"units": "$classes"}}]
+    built = program.Program(spec(layers, optimizer="adam"))
+    size = sum(v.shape.num_elements() * 4 for group in ("model", "optimizer") for v in built._groups[group])
+    monkeypatch.setattr(memory, "available", lambda: 3 * size + 200)
+    program.Program(spec(layers, optimizer="adam"))
+    monkeypatch.setattr(memory, "available", lambda: 2 * size)
+    with pytest.raises(errors.TrialFailed, match="the model needs"):
+        program.Program(spec(layers, optimizer="adam"))
+
+
+def test_a_minibatch_too_wide_for_the_memory_fails_the_trial(monkeypatch):
+    built = program.Program(spec([{"Dense": {"units": 100}}, {"Dense": {"units": "$classes"}}]))
+    monkeypatch.setattr(memory, "available", lambda: 4 * 100 * 20)
+    built.train(data(part()), seeds.permutation(1, 1, 0, N), 20)
+    with pytest.raises(errors.TrialFailed, match="output for 21 rows"):
+        built.train(data(part()), seeds.permutation(1, 1, 0, N), 21)
+
+
+def test_a_batch_of_more_rows_than_there_are_is_one_of_all(everything):
+    arrays, order, first = data(part()), seeds.permutation(1, 1, 0, N), everything.initial_state(3)
+    states = []
+    for batch_size in (N, 2**31 - 1):
+        everything.set_state(first)
+        report = everything.train(arrays, order, batch_size)
+        assert report["batches"] == 1
+        states.append(everything.get_state())
+    assert states[0] == states[1]

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from cerebro_udf.segment import seeds
+from cerebro_udf.segment import seeds, shard
 from tests.cluster import ADMIN
 
 READ = """
@@ -36,6 +36,7 @@ KINDS = {
     "smallint[]": "array",
     "numeric[]": "array",
     "bigint[]": "array",
+    "integer[]": "array",
     "text": "text",
     "character(4)": "text",
 }
@@ -313,3 +314,46 @@ def test_odd_names_and_a_condition(read):
 def test_mixed_words_are_even():
     numbers = seeds.unit(np.arange(100_000, dtype=np.uint64))
     assert numbers.min() >= 0 and numbers.max() < 1 and abs(numbers.mean() - 0.5) < 0.005
+
+
+@pytest.mark.parametrize(
+    "declared, held, values, expected",
+    [
+        ("double precision[]", "real[]", "'{1,2.5}'", [[1, 2.5]]),
+        ("real[]", "double precision[]", "'{1,2.5}'", [[1, 2.5]]),
+        ("bigint[]", "smallint[]", "'{1,2}'", [[1, 2]]),
+        ("integer[]", "text[]", "'{1,2}'", [[1, 2]]),
+        ("numeric[]", "integer[]", "'{{1},{2}}'", [[[1], [2]]]),
+        ("real", "numeric", "'1.5'", [1.5]),
+        ("integer", "text", "'7'", [7]),
+        ("text", "integer", "7", ["7"]),
+    ],
+)
+def test_a_column_declared_with_another_type_than_the_segment_has_is_read_as_declared(
+    read, declared, held, values, expected
+):
+    read.table({"x": held}, "values (%s::%s)" % (values, held))
+    read.types = {"x": declared}
+    assert read(None)["train"]["x"] == expected
+
+
+def test_a_text_column_with_too_many_values_is_refused_by_name(read):
+    read.table({"x": "integer", "t": "text"}, "select i, 'v' || i % 100000 from generate_series(1, 100001) i")
+    assert len(read(None)["stats"]["columns"]["t"]["counts"]) == 100_000
+    read.connection.execute("insert into %s.t values (0, 'w')" % read.schema)
+    with pytest.raises(Exception, match='text column "t" has too many different values') as caught:
+        read(None)
+    assert caught.value.sqlstate == "42804" and "100000" in caught.value.diag.message_detail
+    read.connection.execute("truncate %s.t" % read.schema)
+    read.connection.execute(
+        "insert into %s.t select i, repeat(i::text, 1000000) from generate_series(10, 80) i" % read.schema
+    )
+    with pytest.raises(Exception, match="too many different values"):
+        read(None)
+
+
+def test_blocks_are_put_together_with_a_look_at_interrupts_after_each():
+    buffer, calls = shard._Buffer(), []
+    for start in range(0, 50, 10):
+        buffer.append(np.arange(start, start + 10))
+    assert buffer.whole(lambda: calls.append(1)).tolist() == list(range(50)) and len(calls) == 5

@@ -6,7 +6,10 @@ import json
 import subprocess
 import sys
 
-from cerebro_udf.segment import worker
+import pytest
+
+from cerebro_udf import errors, wire
+from cerebro_udf.segment import memory, worker
 
 
 def test_hello_reports_versions_cores_and_memory_without_tensorflow():
@@ -16,7 +19,7 @@ def test_hello_reports_versions_cores_and_memory_without_tensorflow():
     )
     facts = in_a_process(code)
     assert facts["cores"] >= 1 and 0 < facts["memory_available"] <= facts["memory_total"]
-    assert facts["threads"] is None and facts["tensorflow"] and facts["keras"] and facts["cerebro"]
+    assert facts["threads"] is None and facts["tensorflow"] and facts["keras"] and facts["psycopg"] and facts["cerebro"]
 
 
 def test_a_control_group_limits_the_memory(monkeypatch):
@@ -26,10 +29,10 @@ def test_a_control_group_limits_the_memory(monkeypatch):
         "/sys/fs/cgroup/memory.current": "300000",
         "/sys/fs/cgroup/memory.stat": "anon 5\ninactive_file 100000",
     }
-    monkeypatch.setattr(worker, "_read", files.get)
-    assert worker._memory() == (500000, 300000)
+    monkeypatch.setattr(memory, "read", files.get)
+    assert memory.total_and_available() == (500000, 300000)
     files["/sys/fs/cgroup/memory.max"] = "max"
-    assert worker._memory() == (1024000, 819200)
+    assert memory.total_and_available() == (1024000, 819200)
 
 
 def in_a_process(code):
@@ -40,9 +43,10 @@ def in_a_process(code):
 
 def test_start_is_idempotent_but_its_threads_are_fixed():
     told = in_a_process("""
-import json
+import json, os
 from cerebro_udf import errors
 from cerebro_udf.segment import worker
+os.sched_getaffinity = lambda pid: range(4)
 gd = {}
 worker.start(None, gd, {"threads": 2})
 again = worker.start(None, gd, {"threads": 2})
@@ -64,8 +68,24 @@ print(json.dumps([again["threads"], worker.hello(None, gd)["threads"], refused, 
     assert "2 threads, not 3" in told[2] and "already runs" in told[3]
 
 
+@pytest.mark.parametrize("threads", [-1, 0, 1.5, "1", True, None, 10**9])
+def test_threads_that_would_end_the_process_are_refused(threads):
+    with pytest.raises(errors.InvalidArgument, match='"threads" is not a whole number from 1 to'):
+        worker.start(None, {}, {"threads": threads})
+
+
+def test_parts_of_a_state_are_taken_while_there_is_memory_for_them(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 250)
+    gd = {}
+    for part in range(2):
+        worker.put(None, gd, part, bytes(100))
+    with pytest.raises(errors.OutOfMemory):
+        worker.put(None, gd, 2, bytes(100))
+    worker.put(None, gd, 0, bytes(100))  # what came before has gone
+
+
 def test_numbers_that_are_not_finite_become_null():
-    assert worker.finite({"a": [1.0, float("nan")], "b": float("inf"), "c": 2}) == {
+    assert wire.finite({"a": [1.0, float("nan")], "b": float("inf"), "c": 2}) == {
         "a": [1.0, None],
         "b": None,
         "c": 2,
