@@ -33,15 +33,16 @@ def raise_remote(error: RemoteError, where: Optional[str] = None) -> None:
         message = message[len("cerebro: ") :]
     if where is not None:
         message = 'segment "%s": %s' % (where, message)
-    raised = CerebroError(message, error.detail, error.hint)
+    hint = "The server log says more." if error.sqlstate else "See the server log; cerebro.resume goes on with a run that had begun."
+    raised = CerebroError(message, error.detail, error.hint or hint)
     raised.sqlstate = error.sqlstate or "08006"
     raise raised
 
 
 def leads_home(plpy, pulse, link: Link) -> bool:
     """Whether an open link leads to the very database that this backend serves."""
-    query = (
-        "select pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time())::text as started"
+    query = (  # microseconds: how a float8 is spelled depends on the session's settings
+        "select (pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time()) * 1000000)::int8::text as started"
         ", pg_catalog.current_database()::text as name"
     )
     here = plpy.execute(query)[0]
@@ -78,6 +79,7 @@ class Ledger:
 
     def _read(self, query: str, *values: Any) -> List[Tuple[Optional[str], ...]]:
         """Rows of text columns."""
+        self.flush()
         try:
             rows = ask(self.link, self._pulse, query, *values)
         except RemoteError as error:
@@ -139,6 +141,7 @@ class Ledger:
 
     def state(self, run: int, trial: int, seq: int) -> List[bytes]:
         """The chunks of a committed state."""
+        self.flush()
         try:
             rows = ask(
                 self.link, self._pulse,
@@ -233,7 +236,7 @@ class Ledger:
     def _written(self, reply: Reply, then: Optional[Callable[[], None]]) -> None:
         if reply.error:
             if reply.error.sqlstate == "55006":
-                raise InUse(reply.error.message, reply.error.detail)
+                raise InUse(reply.error.message, reply.error.detail, reply.error.hint or "See cerebro.progress for what it does.")
             raise_remote(reply.error, "cerebro_self")
         if then is not None:
             then()
@@ -279,8 +282,8 @@ class Ledger:
             trial, epoch, finite(metrics), learning_rate, seconds, metric, best_seq, finished, then=then,
         )  # fmt: skip
 
-    def progress(self, details: dict) -> None:
-        self._write("cerebro_internal.progress_set($1, $2, $3)", details)
+    def progress(self, details: dict, then: Callable[[], None]) -> None:
+        self._write("cerebro_internal.progress_set($1, $2, $3)", details, then=then)
 
     def end(self, state: str, error: Optional[str]) -> None:
         self._write("cerebro_internal.run_end($1, $2, $3, $4::text)", state, error)

@@ -44,7 +44,7 @@ class Pulse:
         if self._poll is not None:
             for _, event in self._poll.poll(0):
                 if event & _GONE:
-                    raise ClientGone("the client has closed its connection")
+                    raise ClientGone("the client has closed its connection", None, "Connect again; cerebro.resume goes on with a run.")
 
     __call__ = check
 

@@ -84,12 +84,20 @@ def watched(session):
 def test_progress_names_every_segment_and_its_visit(watched):
     for rows in watched.seen:
         assert [row[0] for row in rows] == ["segment_1", "segment_2"]
-        assert {row[7] for row in rows} == {2 * 50 * 2} and {row[-1] for row in rows} == {watched.pid}
+        assert {row[-1] for row in rows} == {watched.pid}
+        if rows[0][1] == "loading":
+            assert all(row[1] == "loading" and set(row[2:9]) == {None} for row in rows)
+            continue
+        assert {row[7] for row in rows} == {2 * 50 * 2}
         for number, (_, phase, trial, epoch, done, total, *_) in enumerate(rows):
             if phase is None:  # between two visits
                 continue
             assert (phase, total) == ("train", SIZES[number])
             assert trial in (0, 1) and 1 <= epoch <= 50 and 0 <= done <= total
+
+
+def test_progress_begins_with_loading(watched):
+    assert watched.seen[0][0][1] == "loading"
 
 
 def test_progress_is_fresh(watched, record_property):

@@ -14,6 +14,7 @@ from cerebro_udf.coordinator import programs, search
 from cerebro_udf.coordinator.links import Reply
 from cerebro_udf.coordinator.load import Loader, verify
 from cerebro_udf.coordinator.loop import SUMMARIZE, Loop, Trial, cells
+from cerebro_udf.coordinator.progress import Progress
 from cerebro_udf.coordinator.scheduler import Scheduler
 from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.source import Source, describe, kind_of
@@ -141,6 +142,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
     try:
         take()
         record = ledger.record()
+        progress = Progress(segments, ledger)
         segments.share_hosts()
         loader = Loader(segments, table, options, run, options.nulls, options.validation, options.memory)
         stats, encoders = loader.load(), record["encoders"]
@@ -163,7 +165,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
             plpy, pulse,
             {"name": run, "epochs": options.epochs, "checkpoint": options.checkpoint, "seed": options.seed},
             segments, ledger, scheduler, trials, rank, rows, options.max_retries,
-            lambda number: loader.again(number, stats[number], encoders),
+            lambda number: loader.again(number, stats[number], encoders), progress,
         )  # fmt: skip
         loop.go()
         ledger.end("done", None)
@@ -180,6 +182,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
             ledger.close_run("cancelled" if cancelled else "failed", str(error), began, LEDGER_STOP_SECONDS)
         raise
     finally:
+        segments.rest()
         ledger.unlock()
     ranked = _ranked([_shown(trial) for trial in trials.values()], rank[1])
     return [(t["trial"], t["metric"], t["best_epoch"], json.dumps(t["params"]), t["state"], t["error"]) for t in ranked]
@@ -306,7 +309,7 @@ def evaluate(plpy, gd: dict, run: str, source: str, options: dict) -> List[Tuple
         def validated(reply: Reply, shard: int) -> None:
             report, blobs[shard] = cells(reply)
             if report["status"] == "failed":
-                raise BadData("cannot evaluate", report["error"])
+                raise BadData("cannot evaluate", report["error"], "Name another trial, or train the run again.")
 
         held = [n for n, s in enumerate(stats) if s["validation_rows"]]
         for n in held:
@@ -316,10 +319,9 @@ def evaluate(plpy, gd: dict, run: str, source: str, options: dict) -> List[Tuple
             SUMMARIZE, {"run": order["run"], "program": order["program"]}, [blobs[shard] for shard in held], numbers=held[:1]
         )[0]
         if summary["status"] == "failed":
-            raise BadData("cannot evaluate", summary["error"])
-    except BaseException:
+            raise BadData("cannot evaluate", summary["error"], "Name another trial, or train the run again.")
+    finally:
         segments.rest()
-        raise
     ordered = sorted(summary["metrics"].items(), key=lambda item: (item[0] != "loss", item[0]))  # jsonb keeps no order
     return [line for name, value in ordered for line in _lines(name, value)]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import struct
 import sys
@@ -33,7 +34,7 @@ def _isolated_pq():
     flags = sys.getdlopenflags()
     sys.setdlopenflags(os.RTLD_NOW | os.RTLD_DEEPBIND)
     try:
-        from psycopg import pq
+        from psycopg import Error, pq
     finally:
         sys.setdlopenflags(flags)
     if pq.version() != pq.__build_version__:
@@ -42,10 +43,10 @@ def _isolated_pq():
             "Built with %d, running on %d." % (pq.__build_version__, pq.version()),
             'Install "psycopg[binary]" into the environment on the server\'s PYTHONPATH.',
         )
-    return pq
+    return pq, Error
 
 
-pq = _isolated_pq()
+pq, Error = _isolated_pq()
 
 _INT4, _INT8, _FLOAT8, _TEXT, _BYTEA, _JSONB, _BOOL, _BYTEA_ARRAY, _TEXT_ARRAY = 23, 20, 701, 25, 17, 3802, 16, 1001, 1009
 
@@ -61,6 +62,7 @@ class Address:
     user: str
     password: Optional[str] = field(repr=False)
     needs_password: bool = True  # False for superusers only
+    ssl: Tuple[Tuple[str, str], ...] = ()  # libpq's options of the server object that secure the connection
 
     def __str__(self) -> str:
         return "%s:%s/%s" % (self.host, self.port, self.dbname)
@@ -148,6 +150,7 @@ class Link:
         self._conn = None
         self._results: list = []
         self._writing = False
+        self._broken: Optional[str] = None  # why the current request could not be sent
         self.progress: Optional[dict] = None  # the running request's last word about itself
         self.facts: dict = {}  # what the other end said about its node
 
@@ -166,8 +169,11 @@ class Link:
             "application_name": self._application, "client_encoding": "UTF8",
             "passfile": "/nonexistent", "gssencmode": "disable", "connect_timeout": "10",
         }  # fmt: skip
+        given.update(address.ssl)
         if address.password is not None:
             given["password"] = address.password
+        if address.needs_password:
+            given["require_auth"] = "scram-sha-256,md5"
         conninfo = " ".join("%s='%s'" % (k, v.replace("\\", "\\\\").replace("'", "\\'")) for k, v in given.items())
         with _without_libpq_environment():
             conn = pq.PGconn.connect_start(conninfo.encode())
@@ -183,16 +189,14 @@ class Link:
                 pulse.check()
                 if time.monotonic() > deadline:
                     raise SegmentUnreachable(
-                        'segment "%s" does not answer' % address.name, "No answer from %s within %d s." % (address, CONNECT_SECONDS)
+                        'segment "%s" does not answer' % address.name,
+                        "No answer from %s within %d s." % (address, CONNECT_SECONDS),
+                        "See that the server is up and that no firewall lies between; select * from cerebro.doctor() checks every node.",
                     )
             if step == pq.PollingStatus.FAILED:
-                raise _connection_error(address, _error_text(conn))
-            if address.needs_password and not conn.used_password:
-                raise NotAuthenticated(
-                    'server "%s" let a connection in without a password' % address.name,
-                    "Cerebro only goes on as a role that proved who it is.",
-                    "Set scram-sha-256 for host connections of %s in pg_hba.conf of %s." % (address.dbname, address),
-                )
+                raise _connection_error(address, _error_text(conn), conn.needs_password, conn.used_password)
+            if address.needs_password and not conn.used_password:  # a certificate alone, for one
+                raise _let_in(address)
         except BaseException:
             conn.finish()
             raise
@@ -224,10 +228,16 @@ class Link:
         request = self._current = self._queue.popleft()
         request.sent_at = time.time()
         self.progress = None
-        # Text results only for what has no binary form worth having: everything we read is text, json or bytea.
-        self._conn.send_query_params(
-            request.command, request.values, param_types=request.types, param_formats=request.formats, result_format=1
-        )
+        if self._conn is None:
+            self._broken = "the connection is gone"
+            return
+        try:
+            # Text results only for what has no binary form worth having: everything we read is text, json or bytea.
+            self._conn.send_query_params(
+                request.command, request.values, param_types=request.types, param_formats=request.formats, result_format=1
+            )
+        except Error as broken:  # the other end died meanwhile: told by the reply, as every broken link is
+            self._broken = str(broken).strip()
         self._writing = True
 
     @property
@@ -244,8 +254,14 @@ class Link:
         return sum(r.size for r in self._queue) + (self._current.size if self._current else 0)
 
     @property
-    def socket(self) -> int:
-        return self._conn.socket
+    def socket(self) -> Optional[int]:
+        """The descriptor to poll; None when the link is broken, which ``step`` then tells."""
+        if self._broken is None:
+            try:
+                return self._conn.socket
+            except Error as broken:
+                self._broken = str(broken).strip()
+        return None
 
     def wants(self) -> int:
         """The poll events that this link waits for."""
@@ -254,6 +270,8 @@ class Link:
     def step(self) -> Optional[Reply]:
         """Move bytes; give the reply when the current request has its whole result."""
         request = self._current
+        if self._broken is not None:
+            return self._break(self._broken)
         try:
             if self._writing:
                 self._writing = self._conn.flush() == 1
@@ -267,9 +285,8 @@ class Link:
                 if result is None:
                     break
                 self._results.append(result)
-        except Exception as broken:  # psycopg.OperationalError: the socket is gone; no plpy call is made here
-            self.close()
-            return self._finish(request, [], RemoteError(None, str(broken).strip()))
+        except Error as broken:  # the socket is gone
+            return self._break(str(broken).strip())
         error, rows = None, []
         results, self._results = self._results, []
         for result in results:
@@ -281,6 +298,12 @@ class Link:
             error = RemoteError(None, error.message if error else "the connection is gone")
             self.close()
         return self._finish(request, rows, error)
+
+    def _break(self, why: str) -> Reply:
+        """Close the link; gives the current request's reply, which says so."""
+        request = self._current
+        self.close()
+        return self._finish(request, [], RemoteError(None, why))
 
     def _finish(self, request: _Request, rows, error: Optional[RemoteError]) -> Reply:
         reply = Reply(self, request.tag, rows, error, request.sent_at, time.time())
@@ -305,7 +328,7 @@ class Link:
                 self._conn.get_cancel().cancel()  # waits for the server; libpq has no other way
                 return None
             return _Cancel(self._conn)
-        except Exception:  # psycopg.Error: the server is gone, which ends the request as well; no plpy call here
+        except Error:  # the server is gone, which ends the request as well
             return None
 
     def close(self) -> None:
@@ -314,7 +337,7 @@ class Link:
             self._conn.finish()
             self._conn = None
         self._queue.clear()
-        self._current, self._results = None, []
+        self._current, self._results, self._broken = None, [], None
 
 
 class _Cancel:
@@ -327,16 +350,18 @@ class _Cancel:
 
     def step(self) -> bool:
         """Go on as far as possible; say whether the server has acted on it (or never will)."""
-        poller = select.poll()
-        poller.register(self._request.socket, self._wants)
-        while poller.poll(0):
-            status = self._request.poll()
-            if status not in (pq.PollingStatus.READING, pq.PollingStatus.WRITING):
-                return True
-            self._wants = select.POLLIN if status == pq.PollingStatus.READING else select.POLLOUT
-            poller = select.poll()
-            poller.register(self._request.socket, self._wants)
-        return False
+        try:
+            while True:
+                poller = select.poll()
+                poller.register(self._request.socket, self._wants)
+                if not poller.poll(0):
+                    return False
+                status = self._request.poll()
+                if status not in (pq.PollingStatus.READING, pq.PollingStatus.WRITING):
+                    return True
+                self._wants = select.POLLIN if status == pq.PollingStatus.READING else select.POLLOUT
+        except Error:  # the server is gone, which ends the request as well
+            return True
 
 
 def _remote_error(result) -> RemoteError:
@@ -356,18 +381,56 @@ def _error_text(conn) -> str:
     return (text.decode("utf-8", "replace") if isinstance(text, bytes) else text).strip()
 
 
-def _connection_error(address: Address, text: str) -> CerebroError:
-    if any(word in text for word in ("password", "authentication", "pg_hba.conf", "role ")):
-        return NotAuthenticated(
-            'server "%s" refuses user "%s"' % (address.name, address.user),
-            text,
-            "ALTER USER MAPPING FOR CURRENT_USER SERVER \"%s\" OPTIONS (SET password :'password');" % address.name.replace('"', '""'),
-        )
-    return SegmentUnreachable(
-        'cannot connect to segment "%s"' % address.name,
-        text,
-        "See that the server at %s is up; select * from cerebro.doctor() checks every node." % address,
+def _let_in(address: Address) -> NotAuthenticated:
+    return NotAuthenticated(
+        'server "%s" let a connection in without a password' % address.name,
+        "Cerebro only goes on as a role that proved who it is.",
+        "Set scram-sha-256 for host connections of %s in pg_hba.conf of %s." % (address.dbname, address),
     )
+
+
+# Before a session begins, libpq gives an error's text and no SQLSTATE. Only sentences that can mean nothing else count.
+_WRONG_PASSWORD = re.compile(r"FATAL:  (password authentication failed|\w+ authentication failed)")
+_NOT_LET_IN = re.compile(r"FATAL:  (no pg_hba\.conf entry|pg_hba\.conf rejects)")
+_NO_ROLE = re.compile(r'FATAL:  role ".*" (does not exist|is not permitted to log in)')
+
+
+def _connection_error(address: Address, text: str, needs_password: bool, used_password: bool) -> CerebroError:
+    """What a refused connection means.
+
+    Args:
+        address: Where it should lead.
+        text: What libpq says.
+        needs_password: The server asked for a password and there was none.
+        used_password: The server asked for a password and got one.
+    """
+    server = '"%s"' % address.name.replace('"', '""')
+    title = 'server "%s" refuses user "%s"' % (address.name, address.user)
+    if 'method requirement "' in text:  # of require_auth
+        if "did not complete authentication" in text:
+            return _let_in(address)
+        return NotAuthenticated(title, text, "Set scram-sha-256 for host connections of %s in pg_hba.conf there." % address)
+    if needs_password:
+        return NotAuthenticated(
+            title,
+            text,
+            "CREATE USER MAPPING IF NOT EXISTS FOR CURRENT_USER SERVER %s;\n"
+            "ALTER USER MAPPING FOR CURRENT_USER SERVER %s OPTIONS (ADD password :'password');" % (server, server),
+        )
+    if used_password and _WRONG_PASSWORD.search(text):
+        return NotAuthenticated(
+            title, text, "ALTER USER MAPPING FOR CURRENT_USER SERVER %s OPTIONS (SET password :'password');" % server
+        )
+    if _NOT_LET_IN.search(text):
+        return NotAuthenticated(title, text, "Let the role in with scram-sha-256: add a line to pg_hba.conf of the server at %s." % address)
+    if _NO_ROLE.search(text):
+        return NotAuthenticated(
+            title, text, 'Create it on the server at %s: CREATE ROLE "%s" LOGIN PASSWORD …;' % (address, address.user.replace('"', '""'))
+        )
+    hint = "See that the server at %s is up; select * from cerebro.doctor() checks every node." % address
+    if "FATAL:  " in text:
+        hint = "The server at %s is up and says what is amiss; try again once that is mended." % address
+    return SegmentUnreachable('cannot connect to segment "%s"' % address.name, text, hint)
 
 
 def pump(links: Iterable[Link], pulse, timeout: float = TURN_SECONDS) -> List[Reply]:
@@ -389,8 +452,12 @@ def pump(links: Iterable[Link], pulse, timeout: float = TURN_SECONDS) -> List[Re
             poller = select.poll()
             by_socket = {}
             for link in busy:
-                by_socket[link.socket] = link
-                poller.register(link.socket, link.wants())
+                descriptor = link.socket
+                if descriptor is None:
+                    replies.append(link.step())
+                else:
+                    by_socket[descriptor] = link
+                    poller.register(descriptor, link.wants())
             turn = max(0.0, min(TURN_SECONDS, deadline - time.monotonic()))
             for descriptor, _ in poller.poll(0 if replies else turn * 1000):
                 reply = by_socket[descriptor].step()

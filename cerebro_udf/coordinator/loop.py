@@ -14,12 +14,11 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from cerebro_udf import faults
 from cerebro_udf.catalog import Ledger
 from cerebro_udf.coordinator.links import Link, Reply, pump
+from cerebro_udf.coordinator.progress import Progress, loading
 from cerebro_udf.coordinator.scheduler import Order, Scheduler
 from cerebro_udf.coordinator.segments import LinkBroken, Segments
 from cerebro_udf.errors import InvalidArgument, nearest
 from cerebro_udf.wire import MESSAGE_BYTES, finite
-
-PROGRESS_SECONDS = 0.5
 
 _INIT = "select report::text, state from cerebro_internal.worker_init($1)"
 _GET = "select cerebro_internal.worker_get($1)"
@@ -63,11 +62,12 @@ class Loop:
         rows: Rows to train on and rows for validation, of each shard.
         retries: How many lost links are repaired before the run fails.
         reload: Reads and encodes one shard again, in a fresh session of its segment.
+        progress: Publishes where the run stands.
     """
 
     def __init__(self, plpy, pulse, run: dict, segments: Segments, ledger: Ledger, scheduler: Scheduler,
                  trials: Dict[int, Trial], rank: Tuple[str, str], rows: List[Tuple[int, int]], retries: int,
-                 reload: Callable[[int], None]):  # fmt: skip
+                 reload: Callable[[int], None], progress: Progress):  # fmt: skip
         self._plpy, self._pulse, self._run = plpy, pulse, run
         self._segments, self._links, self._ledger = segments, segments.links, ledger
         self._retries, self._reload = retries, reload
@@ -75,7 +75,8 @@ class Loop:
         self._current: Dict[int, Order] = {}  # segment -> the order it works on
         self._summaries: Dict[int, Callable[[], None]] = {}  # segment -> asks it again for the summary it works on
         self._sent_at: Dict[int, float] = {}  # segment -> when its visit was ordered
-        self._progress_at = 0.0
+        self._progress = progress
+        self._repaired: Optional[int] = None  # the segment whose link is being opened again
         self.began = False  # whether a visit has been ordered: from then on the run stays
         self._visits_per_trial = run["epochs"] * (len(rows) + sum(1 for _, held in rows if held))
 
@@ -86,6 +87,7 @@ class Loop:
             CerebroError: a segment or the ledger failed; the run can be resumed.
             plpy.SPIError, ClientGone: cancelled.
         """
+        self._progress.details = self._details
         self._notice_begin()
         for trial in self._trials.values():
             if self._scheduler.epoch_ready(trial.number):  # resumed after an epoch's last visit
@@ -98,7 +100,7 @@ class Loop:
                     reply.tag(reply)
                 except LinkBroken as error:
                     self._repair(reply.link, error)
-            self._publish()
+            self._progress.publish()
         self._ledger.flush()
         faults.reach(self._plpy, "before-done", self._run["name"])
 
@@ -148,13 +150,19 @@ class Loop:
 
     def _repair(self, link: Link, error: LinkBroken) -> None:
         """Open a lost link again and order its visit anew; the trial's state before that visit is still here."""
-        if self._retries <= 0:
-            raise error
-        self._retries -= 1
-        number = self._links.index(link)
-        self._plpy.notice("%s (%s); trying again" % (error.message, error.detail))
-        self._segments.reopen(number)
-        self._reload(number)
+        number = self._repaired = self._links.index(link)
+        while True:
+            if self._retries <= 0:
+                raise error
+            self._retries -= 1
+            self._plpy.notice("%s (%s); trying again" % (error.message, error.detail))
+            try:
+                self._segments.reopen(number)
+                self._reload(number)
+                break
+            except LinkBroken as again:
+                error = again
+        self._repaired = None
         order = self._current.pop(number, None)
         if order is not None:
             self._scheduler.requeue(order)
@@ -314,16 +322,14 @@ class Loop:
         trials = self._trials.values()
         return sum(t.visits for t in trials), sum(t.visits if t.status == "failed" else self._visits_per_trial for t in trials)
 
-    def _publish(self) -> None:
-        now = time.monotonic()
-        if now - self._progress_at < PROGRESS_SECONDS:
-            return
-        self._progress_at = now
+    def _details(self) -> dict:
         lines = []
         for number, link in enumerate(self._links):
             order = self._current.get(number)
             line = {"segment": self._segments.shards[number].segment}
-            if order is not None:
+            if number == self._repaired:
+                line = loading(line["segment"])
+            elif order is not None:
                 line.update(
                     phase=order.phase, trial=order.trial, epoch=order.epoch,
                     rows_done=(link.progress or {}).get("rows", 0),
@@ -331,12 +337,14 @@ class Loop:
                 )  # fmt: skip
             lines.append(line)
         done, total = self._visits()
-        self._ledger.progress(
-            {
-                "segments": lines, "visits_done": done, "visits_total": total,
-                "eta_seconds": finite(self._scheduler.remaining_seconds()),
-            }
-        )  # fmt: skip
+        return {
+            "segments": lines, "visits_done": done, "visits_total": total,
+            "eta_seconds": finite(self._scheduler.remaining_seconds()),
+        }  # fmt: skip
+
+
+def _figure(value: Any) -> str:
+    return "[%s]" % ", ".join(_figure(item) for item in value) if isinstance(value, list) else "%.4g" % (value or 0.0)
 
 
 def _figure(value: Any) -> str:

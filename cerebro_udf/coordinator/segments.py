@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import cerebro_udf
 from cerebro_udf.catalog import raise_remote
-from cerebro_udf.coordinator.links import Address, Link, RemoteError, Reply, ask, configure, pump, stop
+from cerebro_udf.coordinator.links import Address, Link, RemoteError, Reply, configure, pump, stop
 from cerebro_udf.coordinator.options import parse_bytes
 from cerebro_udf.engines.base import Engine, Shard
 from cerebro_udf.errors import CerebroError, NotSupported, SegmentNotReady, SegmentUnreachable
@@ -16,21 +17,67 @@ from cerebro_udf.errors import CerebroError, NotSupported, SegmentNotReady, Segm
 REOPEN_SECONDS = 30.0  # a crashed server is back within a few seconds
 REOPEN_PAUSE_SECONDS = 0.5
 STOP_SECONDS = 0.35  # to cancel and drain; a link inside an indivisible step is given up then
+RELEASE_SECONDS = 0.1  # to drop a shard, before the call ends; what takes longer goes on, and the next call waits for it
+RELEASE_LONGEST_SECONDS = 10.0  # how long that waits before it opens a session of its own
+IDLE_TIME = "1h"  # after which a warm link ends itself
 DEFAULT_MEMORY_SHARE = 0.5  # of what is available when the run begins, for all workers on a host together
 
 _START = "select cerebro_internal.worker_start($1)::text"
+_RELEASE = (
+    "select cerebro_internal.worker_release()::text, (select pg_catalog.set_config(s.name, $1, false)"
+    " from pg_catalog.pg_settings s where s.name = 'idle_session_timeout')"
+)
 
 SETTINGS = {
     "synchronize_seqscans": "off", "max_parallel_workers_per_gather": "0", "row_security": "on", "lock_timeout": "10s",
-    "statement_timeout": "0", "idle_session_timeout": "1h", "idle_in_transaction_session_timeout": "0",
+    "statement_timeout": "0", "idle_session_timeout": "0", "idle_in_transaction_session_timeout": "0",
     "TimeZone": "UTC", "DateStyle": "ISO", "extra_float_digits": "3", "search_path": "pg_catalog, pg_temp",
     "client_connection_check_interval": "500ms", "client_min_messages": "notice", "jit": "off",
     "work_mem": "160MB",  # a visit's result passes through a tuple store; a state of 64 MB must not spill to disk there
 }  # fmt: skip
 
 
+# What repairs an error of a segment that comes without a hint; {user} and {address} are the link's.
+HINTS = {
+    "42501": "Grant it on the segment, {address}, as the owner there: GRANT SELECT ON … TO {user}; and USAGE on the schema.",
+    "3F000": "Create the schema at {address}, or correct the foreign table: ALTER FOREIGN TABLE … OPTIONS (SET schema_name '…');",
+    "42P01": "Create the table at {address}, or correct the foreign table: ALTER FOREIGN TABLE … OPTIONS (SET table_name '…');",
+    "42703": "Give the table at {address} that column, or name the one it has:"
+    " ALTER FOREIGN TABLE … ALTER COLUMN … OPTIONS (ADD column_name '…');",
+    "55P03": "Another session at {address} holds the table locked; try again when it is done.",
+    "57014": "The session at {address} was cancelled there; resume the run, or call again.",
+}  # fmt: skip
+OTHER_HINT = "The server log at {address} says more."
+
+
 class LinkBroken(SegmentUnreachable):
     """A session that was open is gone; nothing else is known."""
+
+    def __init__(self, name: str, address: Address, why: str):
+        super().__init__('the link to segment "%s" broke' % name, why, "See the server log at %s, then resume the run." % address)
+
+
+def segment_error(error: RemoteError, name: str, address: Address) -> CerebroError:
+    """What an error that a segment reported means for the caller."""
+    if error.sqlstate is None:
+        return LinkBroken(name, address, error.message)
+    if error.sqlstate in ("3F000", "42883") and "cerebro_internal" in error.message:
+        return SegmentNotReady(
+            'segment "%s" lacks the extension' % name,
+            "The database %s answers: %s." % (address, error.message),
+            create_extension_command(address),
+        )
+    if error.sqlstate == "38000" and "ModuleNotFoundError" in error.message:
+        return SegmentNotReady(
+            'segment "%s" lacks a Python package' % name,
+            error.message,
+            "Put Cerebro's environment on the PYTHONPATH of the server at %s, and restart it." % address,
+        )
+    hint = error.hint or HINTS.get(error.sqlstate, OTHER_HINT).format(user=address.user, address=address)
+    try:
+        raise_remote(RemoteError(error.sqlstate, error.message, error.detail, hint), name)
+    except CerebroError as translated:
+        return translated
 
 
 class Segments:
@@ -54,6 +101,12 @@ class Segments:
             slot = slots[shard.server] = slots.get(shard.server, -1) + 1
             self._keys.append((addresses[shard.server], slot))
         self.links: List[Link] = []
+        self.meanwhile: Callable[[], None] = lambda: None  # what goes on while segments are waited for
+
+    def check(self) -> None:
+        """Let the server act on interrupts, and let go on what goes on beside: segments are waited for."""
+        self._pulse.check()
+        self.meanwhile()
 
     def connect(self) -> None:
         """Open what is not open, and check extension and version on every segment.
@@ -61,12 +114,16 @@ class Segments:
         Raises:
             NotAuthenticated, SegmentUnreachable, SegmentNotReady.
         """
-        self.links = [self._open(key) for key in self._keys]
         try:
-            facts = self.call("select cerebro_internal.worker_hello()::text")
-        except LinkBroken:
-            self.links = [self._open(key) for key in self._keys]  # a warm link had died meanwhile: once more
-            facts = self.call("select cerebro_internal.worker_hello()::text")
+            self._connect()
+        except BaseException:
+            self.rest()
+            raise
+
+    def _connect(self) -> None:
+        for key in self._keys:
+            self.links.append(self._open(key))
+        facts = self.call("select cerebro_internal.worker_hello()::text")
         for link, fact in zip(self.links, facts):
             link.facts = fact
             if fact["cerebro"] != cerebro_udf.__version__:
@@ -77,17 +134,32 @@ class Segments:
                 )
 
     def _open(self, key: Tuple[Address, int]) -> Link:
-        link = self._warm.get(key)
-        if link is None or not link.alive or link.busy:
-            if link is not None:
-                link.close()
-            link = Link(key[0], "cerebro worker")
-            link.open(self._pulse)
+        """A link that is idle, holds no shard and stays however long its turn takes: the warm one, unless it has died."""
+        link = self._warm.pop(key, None)
+        if link is not None and link.alive:
             try:
-                configure(link, self._pulse, SETTINGS)
-            except RemoteError as error:
-                raise_remote(error, key[0].name)
-            self._warm[key] = link
+                return self._configured(key, link)
+            except LinkBroken:
+                pass
+        link = Link(key[0], "cerebro worker")
+        link.open(self)
+        return self._configured(key, link)
+
+    def _configured(self, key: Tuple[Address, int], link: Link) -> Link:
+        deadline = time.monotonic() + RELEASE_LONGEST_SECONDS
+        try:
+            while link.busy:  # it is still dropping the shard of the call before
+                pump([link], self)
+                if time.monotonic() > deadline:
+                    raise LinkBroken(key[0].name, key[0], "It has not dropped its shard within %d s." % RELEASE_LONGEST_SECONDS)
+            configure(link, self, SETTINGS)
+        except RemoteError as error:
+            link.close()
+            raise segment_error(error, key[0].name, key[0]) from None
+        except BaseException:
+            link.close()
+            raise
+        self._warm[key] = link
         return link
 
     def share_hosts(self) -> None:
@@ -116,6 +188,13 @@ class Segments:
         Raises:
             NotSupported: rows would be read that the caller may not see through the table it named.
         """
+        try:
+            self._check_policies()
+        except BaseException:
+            self.rest()
+            raise
+
+    def _check_policies(self) -> None:
         for shard, link in zip(self.shards, self.links):
             if not shard.policy_expected:
                 continue
@@ -185,7 +264,7 @@ class Segments:
         links = self.links if numbers is None else [self.links[n] for n in numbers]
         try:
             while any(link.busy for link in links):
-                for reply in pump(links, self._pulse):
+                for reply in pump(links, self):
                     reply.tag(reply)
         except BaseException:
             stop(links, STOP_SECONDS)
@@ -193,28 +272,7 @@ class Segments:
 
     def error(self, reply: Reply) -> CerebroError:
         """What a segment's error means for the caller."""
-        address, error = reply.link.address, reply.error
-        name = self.shards[self.links.index(reply.link)].segment
-        if error.sqlstate is None:
-            return LinkBroken(
-                'the link to segment "%s" broke' % name, error.message, "See the server log at %s, then resume the run." % address
-            )
-        if error.sqlstate in ("3F000", "42883") and "cerebro_internal" in error.message:
-            return SegmentNotReady(
-                'segment "%s" lacks the extension' % name,
-                "The database %s answers: %s." % (address, error.message),
-                create_extension_command(address),
-            )
-        if error.sqlstate == "38000" and "ModuleNotFoundError" in error.message:
-            return SegmentNotReady(
-                'segment "%s" lacks a Python package' % name,
-                error.message,
-                "Put Cerebro's environment on the PYTHONPATH of the server at %s, and restart it." % address,
-            )
-        try:
-            raise_remote(error, name)
-        except CerebroError as translated:
-            return translated
+        return segment_error(reply.error, self.shards[self.links.index(reply.link)].segment, reply.link.address)
 
     def reopen(self, number: int) -> None:
         """Open a lost link again, with TensorFlow started; a server that is recovering is given time.
@@ -235,24 +293,44 @@ class Segments:
                     raise
             pause = time.monotonic() + REOPEN_PAUSE_SECONDS
             while time.monotonic() < pause:
-                self._pulse.check()
+                self.check()
                 time.sleep(0.02)
 
     def sizes(self, number: int, query: str, relations: List[str]) -> Tuple[int, int]:
         """Rows (the server's estimate) and bytes of relations on one segment."""
-        try:
-            rows = ask(self.links[number], self._pulse, query, json.dumps(relations))
-        except RemoteError as error:
-            raise_remote(error, self.shards[number].segment)
+        rows: List[tuple] = []
+        self.post(number, query, json.dumps(relations), then=lambda reply: rows.extend(reply.rows))
+        self.wait([number])
         return int(rows[0][0]), int(rows[0][1])
 
     def rest(self, seconds: float = STOP_SECONDS) -> None:
-        """Cancel whatever runs; links that come back in time stay warm, the others end themselves."""
-        stop(self.links, seconds)
+        """End a call: cancel whatever runs, and have every link that comes back in time drop its shard and stay warm.
+
+        A link that does not come back is closed, and its session ends itself.
+        """
+        links, self.links = self.links, []
+        stop(links, seconds)
+        for link in links:
+            if link.alive:
+                link.post(_RELEASE, IDLE_TIME)
+        deadline = time.monotonic() + RELEASE_SECONDS
+        while any(link.busy for link in links) and time.monotonic() < deadline:
+            pump(links, None, max(0.0, deadline - time.monotonic()))
+
+
+def administer(address: Address, statement: str) -> str:
+    """The shell command by which an administrator runs a statement in a segment's database."""
+    pairs = [("host", address.host), ("port", address.port), ("dbname", address.dbname), ("user", "postgres")]
+    conninfo = " ".join("%s=%s" % (name, _conninfo_value(value)) for name, value in pairs)
+    return "psql %s -c %s" % (shlex.quote(conninfo), shlex.quote(statement))
+
+
+def _conninfo_value(value: str) -> str:
+    if value and not any(c.isspace() or c in "'\\" for c in value):
+        return value
+    return "'%s'" % value.replace("\\", "\\\\").replace("'", "\\'")
 
 
 def create_extension_command(address: Address) -> str:
-    """The shell command that an administrator runs to make a segment ready."""
-    return "psql 'host=%s port=%s dbname=%s user=postgres' -c 'CREATE EXTENSION cerebro CASCADE'" % (
-        address.host, address.port, address.dbname,
-    )  # fmt: skip
+    """The shell command that makes a segment ready."""
+    return administer(address, "CREATE EXTENSION cerebro CASCADE;")

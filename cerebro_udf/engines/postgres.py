@@ -187,15 +187,19 @@ class PostgresEngine(Engine):
                 "ALTER USER MAPPING FOR CURRENT_USER SERVER %s OPTIONS (SET user %s);"
                 % (self._plpy.quote_ident(server), self._plpy.quote_literal(row["role"])),
             )
-        host = options.get("hostaddr") or options.get("host")
+        host = options.get("host") or options.get("hostaddr")
+        secured = [(name, options[name]) for name in sorted(options) if name.startswith("ssl") or name == "channel_binding"]
+        if "host" in options and "hostaddr" in options:
+            secured.append(("hostaddr", options["hostaddr"]))  # the host is then the name on the server's certificate
         if not host or not options.get("dbname"):
             command = "ALTER SERVER %s OPTIONS (ADD host '…', ADD dbname '…');" % self._plpy.quote_ident(server)
             raise InvalidArgument(
                 'server "%s" has no host or no dbname' % server, None, self.home_command() if server == SELF else command
             )
         return Address(
-            server, host, options.get("port", "5432"), options["dbname"], user, mapping.get("password"), not row["super"]
-        )
+            server, host, options.get("port", "5432"), options["dbname"], user, mapping.get("password"), not row["super"],
+            tuple(secured),
+        )  # fmt: skip
 
     def home_command(self) -> str:
         found = self._plpy.execute(
