@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 
+import psycopg
 import pytest
+from psycopg import sql
 
 from scripts import cluster as embedded
 from tests import requirements as requires
 from tests.cluster import ADMIN, ROLE
-from tests.session import POINTS, points
+from tests.session import POINTS, Database, points
 
 pytestmark = requires.segments(3)
 
@@ -65,7 +67,7 @@ def test_doctor_is_clean_and_says_what_every_node_has(cluster, conn):
     for node, item, _, value, _ in found:
         by_node.setdefault(node, {})[item] = value
     assert set(by_node) == {"coordinator", "cerebro_self"} | {node.name for node in cluster.segments}
-    assert set(by_node["coordinator"]) == ITEMS
+    assert set(by_node["coordinator"]) == ITEMS | {"psycopg"}
     for node in cluster.segments:
         assert set(by_node[node.name]) == ITEMS | {"reachable"}
         assert by_node[node.name]["reachable"] == "as tester at 127.0.0.1:%d/cerebro" % node.port
@@ -196,6 +198,73 @@ def test_server_that_the_role_may_not_use_is_not_checked(cluster, conn):
             admin.execute("drop server private")
 
 
+@pytest.fixture
+def patched(cluster):
+    """`patched(code)`: a session of the role in whose Python a superuser has run some code."""
+    with cluster.connect(ADMIN) as connection:
+
+        def patch(code: str):
+            connection.execute("do language plpython3u $do$%s$do$" % code)
+            connection.execute("set session authorization %s" % ROLE)
+            return connection
+
+        yield patch
+
+
+def test_missing_psycopg_is_one_failure_of_many_checks(patched):
+    connection = patched("import sys; sys.modules['psycopg'] = None")
+    node, item, value, repair = only_failure(connection)
+    assert (node, item) == ("coordinator", "psycopg") and "psycopg" in value
+    assert repair.startswith('pip install "psycopg[binary]"')
+    assert {check[1] for check in checks(connection)} == ITEMS | {"psycopg"}
+
+
+def test_server_that_breaks_while_it_is_asked_is_one_failure_of_many_checks(patched, cluster):
+    connection = patched(
+        "from cerebro_udf import catalog, errors\n"
+        "def fail(*arguments): raise errors.SegmentUnreachable('lost', None, 'mend it')\n"
+        "catalog.leads_home = fail"
+    )
+    assert only_failure(connection) == ("cerebro_self", "reachable", "lost", "mend it")
+    assert {check[0] for check in checks(connection)} >= {node.name for node in cluster.segments}
+
+
+@pytest.mark.parametrize("where", ["cerebro_udf.catalog.leads_home", "cerebro_udf.coordinator.links.Link.open"])
+def test_client_that_has_gone_is_no_failure_of_a_server(patched, where):
+    connection = patched(
+        "import importlib\nfrom cerebro_udf.errors import ClientGone\n"
+        "import cerebro_udf.catalog, cerebro_udf.coordinator.links as links\n"
+        "def gone(*arguments): raise ClientGone('gone', None, 'connect again')\n"
+        + ("links.Link.open = gone" if where.endswith("open") else "cerebro_udf.catalog.leads_home = gone")
+    )
+    with pytest.raises(psycopg.Error) as caught:
+        checks(connection)
+    assert caught.value.sqlstate == "08003"
+
+
+def test_repair_of_a_database_with_an_odd_name_is_one_command(cluster, conn):
+    name = "odd 'n\\ame\"; $(false) `false`"
+    database = Database(cluster, 2, name)
+    try:
+        with cluster.connect(ADMIN) as admin:
+            admin.execute(
+                sql.SQL(
+                    "create server odd foreign data wrapper postgres_fdw options (host '127.0.0.1', port {}, dbname {});"
+                    "grant usage on foreign server odd to tester;"
+                    "create user mapping for tester server odd options (user 'tester', password {})"
+                ).format(str(cluster.node(2).port), name, cluster.node(2).server.password(ROLE))
+            )
+            try:
+                node, item, _, repair = only_failure(conn)
+                assert (node, item) == ("odd", "extension")
+                run_repair(cluster, repair, 2)
+                assert failures(conn) == []
+            finally:
+                admin.execute("drop server odd cascade")
+    finally:
+        database.drop()
+
+
 # ---- segments()
 
 
@@ -218,3 +287,11 @@ def test_segments_of_a_local_table(session, cluster):
     assert [row[0] for row in found] == ["local_%d" % (k + 1) for k in range(len(found))]
     assert {row[2] for row in found} == {"127.0.0.1:%d/cerebro" % cluster.coordinator.port}
     assert sum(row[4] for row in found) == pytest.approx(60, abs=len(found))
+
+
+def test_segments_of_tables_whose_names_hold_only(session):
+    columns = {"a": "real"}
+    for table in (session.local(columns, name="read only log"), session.sharded(columns, name="only read only", segments=[1])):
+        found = session.rows("select relations from cerebro.segments(%s::text::regclass)", table.name)
+        expected = table.parts[0] if table.parts else table.table
+        assert found == [(['%s."%s"' % (session.schema, expected)],)]

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import json
-from importlib import metadata
-from typing import Any, List, Optional, Tuple
+from typing import List, Optional, Tuple
 
 import cerebro_udf
-from cerebro_udf.catalog import leads_home
-from cerebro_udf.coordinator.links import Link, RemoteError, ask
-from cerebro_udf.coordinator.segments import Segments, create_extension_command
-from cerebro_udf.coordinator.source import describe
-from cerebro_udf.engines import engine_for
-from cerebro_udf.engines.base import SELF, Engine
-from cerebro_udf.errors import CerebroError
+from cerebro_udf.errors import CerebroError, ClientGone
 from cerebro_udf.interrupts import Pulse
 
 Check = Tuple[str, str, bool, str, Optional[str]]  # node, item, ok, value, repair
@@ -33,33 +26,58 @@ select pg_catalog.json_build_object(
 """
 
 PACKAGES = ("tensorflow", "keras", "numpy", "safetensors")
+LINKING = PACKAGES + ("psycopg",)  # what a coordinator needs
+UPDATE = 'ALTER EXTENSION cerebro UPDATE TO "%s";' % cerebro_udf.__version__
 
 
 def segments(plpy, gd: dict, source: str) -> List[Tuple]:
     """The shards of a table: (segment, shard, address, relations, estimated rows, bytes); starts nothing."""
+    from cerebro_udf.coordinator.segments import Segments
+    from cerebro_udf.coordinator.source import describe
+    from cerebro_udf.engines import engine_for
+    from cerebro_udf.engines.base import SELF
+
     table = describe(plpy, source, None, None)
     engine = engine_for(plpy)
     found = Segments(plpy, gd, Pulse(plpy), engine, engine.shards(table, None))
-    if any(shard.size_bytes is None for shard in found.shards):
-        found.connect()
     result = []
-    for shard in found.shards:
-        address = engine.address(shard.server)
-        rows, size = shard.rows_estimate, shard.size_bytes
-        relations = [read.leaf if shard.server == SELF else read.relation for read in shard.reads]
-        if size is None:
-            rows, size = found.sizes(shard.number, _SIZES, relations)
-        result.append((shard.segment, shard.number, str(address), relations, rows, size))
+    try:
+        if any(shard.size_bytes is None for shard in found.shards):
+            found.connect()
+        for shard in found.shards:
+            address = engine.address(shard.server)
+            rows, size = shard.rows_estimate, shard.size_bytes
+            relations = [read.leaf if shard.server == SELF else read.relation for read in shard.reads]
+            if size is None:
+                rows, size = found.sizes(shard.number, _SIZES, relations)
+            result.append((shard.segment, shard.number, str(address), relations, rows, size))
+    finally:
+        found.rest()
     return result
 
 
 def doctor(plpy, gd: dict) -> List[Check]:
     """Check this node, the way back to it, and every segment that the caller could use."""
+    checks = _package_checks("coordinator", _local_facts(plpy), LINKING, None)
+    try:
+        from cerebro_udf.coordinator import links  # noqa: F401
+    except ImportError as missing:
+        # The version that is installed says nothing: what counts is whether this server can import it.
+        repair = 'pip install "psycopg[binary]"    (into the environment on that server\'s PYTHONPATH)'
+        return [check for check in checks if check[1] != "psycopg"] + [("coordinator", "psycopg", False, str(missing), repair)]
+    except CerebroError as unfit:
+        return checks + [("coordinator", "psycopg", False, _why(unfit), unfit.hint)]
+    from cerebro_udf.engines import engine_for
+    from cerebro_udf.engines.base import SELF
+
     engine, pulse = engine_for(plpy), Pulse(plpy)
-    checks = _package_checks("coordinator", _local_facts(plpy), None)
     for server in [SELF] + engine.servers():
         checks += _server_checks(plpy, engine, pulse, server)
     return checks
+
+
+def _why(error: CerebroError) -> str:
+    return "%s: %s" % (error.message, error.detail) if error.detail else error.message
 
 
 def _local_facts(plpy) -> dict:
@@ -68,16 +86,18 @@ def _local_facts(plpy) -> dict:
     return facts
 
 
-def _server_checks(plpy, engine: Engine, pulse: Pulse, server: str) -> List[Check]:
+def _server_checks(plpy, engine, pulse: Pulse, server: str) -> List[Check]:
     """Reach one server as the caller, and ask it what it is."""
+    from cerebro_udf.catalog import leads_home
+    from cerebro_udf.coordinator.links import Link, RemoteError, ask
+    from cerebro_udf.coordinator.segments import administer, create_extension_command, segment_error
+    from cerebro_udf.engines.base import SELF
+
+    link = None
     try:
         address = engine.address(server)
         link = Link(address, "cerebro doctor")
         link.open(pulse)
-    except CerebroError as error:
-        why = "%s: %s" % (error.message, error.detail) if error.detail else error.message
-        return [(server, "reachable", False, why, (server == SELF and engine.home_command()) or error.hint)]
-    try:
         checks: List[Check] = [(server, "reachable", True, "as %s at %s" % (address.user, address), None)]
         if server == SELF:
             if not leads_home(plpy, pulse, link):
@@ -89,20 +109,27 @@ def _server_checks(plpy, engine: Engine, pulse: Pulse, server: str) -> List[Chec
         try:
             facts.update(json.loads(ask(link, pulse, "select cerebro_internal.worker_hello()::text")[0][0]))
         except RemoteError as error:
+            if error.sqlstate is None:
+                raise
             repair = "make install PG_CONFIG=…    (on the host of %s; then restart that server)" % address
             return checks + [(server, "python", False, error.message, repair)]
-        return checks + _package_checks(server, facts, address)
+        return checks + _package_checks(server, facts, PACKAGES, administer(address, UPDATE))
+    except ClientGone:
+        raise
+    except CerebroError as error:
+        return [(server, "reachable", False, _why(error), (server == SELF and engine.home_command()) or error.hint)]
     except RemoteError as error:
-        return [(server, "reachable", False, error.message, error.hint)]
+        found = segment_error(error, server, address)
+        return [(server, "reachable", False, _why(found), found.hint)]
     finally:
-        link.close()
+        if link is not None:
+            link.close()
 
 
-def _package_checks(node: str, facts: dict, address) -> List[Check]:
+def _package_checks(node: str, facts: dict, packages: Tuple[str, ...], update: Optional[str]) -> List[Check]:
+    """What a node says of itself; ``update`` is the command that updates the extension there, None for this node."""
     version = cerebro_udf.__version__
-    update = "ALTER EXTENSION cerebro UPDATE TO '%s';" % version
-    if address is not None:
-        update = "psql 'host=%s port=%s dbname=%s user=postgres' -c \"%s\"" % (address.host, address.port, address.dbname, update)
+    update = update or UPDATE
     checks: List[Check] = [
         (node, "server", not facts["standby"], facts["server"] + (", a standby" if facts["standby"] else ""),
          "Connect to its primary." if facts["standby"] else None),
@@ -111,18 +138,11 @@ def _package_checks(node: str, facts: dict, address) -> List[Check]:
          None if facts["cerebro"] == version else "make install PG_CONFIG=…    (on that host; then restart that server)"),
         (node, "python", True, facts["python"], None),
     ]  # fmt: skip
-    for package in PACKAGES:
-        found: Optional[Any] = facts.get(package) or _version(package) if address is None else facts.get(package)
+    for package in packages:
+        found = facts.get(package)
         repair = None if found else "pip install %s    (into the environment on that server's PYTHONPATH)" % package
         checks.append((node, package, bool(found), found or "missing", repair))
     checks.append((node, "cores", True, str(facts["cores"]), None))
     memory = "%.1f of %.1f GB available" % (facts["memory_available"] / 1e9, facts["memory_total"] / 1e9)
     checks.append((node, "memory", True, memory, None))
     return checks
-
-
-def _version(package: str) -> Optional[str]:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
