@@ -38,7 +38,7 @@ cluster-admin: env ## the same, with the superuser's connection string
 
 demo: env ## real flights on real servers: load, search 8 configurations, predict
 	@$(CLUSTER) start $(if $(SEGMENTS),--segments $(SEGMENTS))
-	@PYTHONPATH=. $(PYTHON) -m cerebro_udf.client.demo --url "$$($(CLUSTER) url)" $(if $(SEGMENTS),--segments $(SEGMENTS))
+	@CEREBRO_URL="$$($(CLUSTER) url)" PYTHONPATH=. $(PYTHON) -m cerebro_udf.client.demo --psql 'make psql' $(if $(SEGMENTS),--segments $(SEGMENTS))
 
 psql: ## open psql on the coordinator as the demo role
 	@$(CLUSTER) psql

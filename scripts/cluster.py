@@ -42,6 +42,7 @@ DEFAULT_SEGMENTS = 2
 START_SECONDS = 60
 SOCKET_PATH_BYTES = 107  # sun_path, without its final zero
 
+CREATECLUSTER = Path("/etc/postgresql-common/createcluster.conf")
 PACKAGES = ("postgresql-15", "postgresql-plpython3-15", "python3-venv")
 
 HBA = """\
@@ -602,12 +603,17 @@ def install_packages() -> None:
     environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
     apt = ["apt-get", "-q", "-y", "--no-install-recommends"]
     subprocess.run([*apt, "update"], env=environment, check=True)
+    file, before = CREATECLUSTER, None
     if PACKAGES[0] in missing and not Path("/usr/lib/postgresql/15/bin/postgres").exists():
         # Else the package would create and start a server of the distribution's.
         subprocess.run([*apt, "install", "postgresql-common"], env=environment, check=True)
-        with open("/etc/postgresql-common/createcluster.conf", "a") as file:
-            file.write("\n# Added by cerebro's scripts/cluster.py\ncreate_main_cluster = false\n")
-    subprocess.run([*apt, "install", *missing], env=environment, check=True)
+        before = file.read_bytes()
+        file.write_bytes(before + b"\n# While cerebro's scripts/cluster.py installs\ncreate_main_cluster = false\n")
+    try:
+        subprocess.run([*apt, "install", *missing], env=environment, check=True)
+    finally:
+        if before is not None:
+            file.write_bytes(before)
 
 
 def install_venv(venv: Path, development: bool) -> None:

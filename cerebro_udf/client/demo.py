@@ -1,12 +1,15 @@
 """What `make demo` shows, as an ordinary role and through SQL alone.
 
-    python -m cerebro_udf.client.demo --url postgresql://demo:…@127.0.0.1:…/cerebro [--segments N]
+    CEREBRO_URL=postgresql://demo:…@127.0.0.1:…/cerebro python -m cerebro_udf.client.demo [--segments N]
+
+The URL holds a password, so it comes by the environment: everybody can read a command line.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from typing import Any, Optional, Sequence
@@ -125,12 +128,13 @@ def demo(url: str, segments: Optional[int], psql: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Cerebro's demonstration.")
-    parser.add_argument("--url", required=True, help="the coordinator, as the role that shall own the tables")
     parser.add_argument("--segments", type=int, help="how many segments to shard over (default: all)")
-    parser.add_argument("--psql", help="the line to go on with (default: psql and the URL)")
+    parser.add_argument("--psql", default='psql "$CEREBRO_URL"', help="the line to go on with (default: %(default)s)")
     given = parser.parse_args()
+    if "CEREBRO_URL" not in os.environ:
+        parser.error("set CEREBRO_URL: the coordinator, as the role that shall own the tables")
     try:
-        demo(given.url, given.segments, given.psql or "psql '%s'" % given.url)
+        demo(os.environ["CEREBRO_URL"], given.segments, given.psql)
     except sqlalchemy.exc.DBAPIError as error:
         sys.exit(server_message(error.orig))
 
