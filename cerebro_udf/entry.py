@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from typing import Any, Callable, List, Optional, Tuple
 
 import cerebro_udf
 from cerebro_udf.errors import CerebroError, InvalidArgument, NotFound, NullArgument, SegmentNotReady, shown
+
+MAX_DEPTH = 64  # of JSON arguments; what goes over them recursively must not run out of stack
 
 
 def door(function: Callable) -> Callable:
@@ -46,10 +49,38 @@ def _text(name: str, value: Optional[str]) -> str:
     return value
 
 
+def _parsed(name: str, text: str) -> Any:
+    """JSON of numbers that a float8 or int8 holds, and of a depth that is fit to be gone over."""
+
+    def number(digits: str) -> float:
+        value = float(digits)
+        if not math.isfinite(value):
+            raise InvalidArgument(
+                "argument %s holds a number that is too large" % name, "It begins with %s." % digits[:20], "Numbers end at 1e308."
+            )
+        return value
+
+    def whole(digits: str) -> Any:
+        return int(digits) if len(digits) < 19 else number(digits)
+
+    deep = InvalidArgument("argument %s is nested too deeply" % name, "At most %d levels are read." % MAX_DEPTH, "Make it flatter.")
+    try:
+        parsed = json.loads(text, parse_float=number, parse_int=whole)
+    except RecursionError:
+        raise deep from None
+    level = [parsed]
+    for _ in range(MAX_DEPTH + 1):
+        parts = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, (dict, list))]
+        level = [item for part in parts for item in part]
+    if level:
+        raise deep
+    return parsed
+
+
 def _json(name: str, value: Optional[str]) -> dict:
     if value is None:
         raise NullArgument("argument %s is null" % name, None, "Give it a JSON object; '{}' stands for all defaults.")
-    parsed = json.loads(value)
+    parsed = _parsed(name, value)
     if not isinstance(parsed, dict):
         raise InvalidArgument("argument %s is not a JSON object" % name, "It is %s." % value[:100], "Write it as '{\"key\": value}'.")
     return parsed
@@ -78,6 +109,8 @@ def fit(plpy, gd: dict, run: str, source: str, model: str, label: str, features:
 
     if features is None:
         raise NullArgument("argument features is null", None, "List columns, or leave it out to use every column but the label.")
+    if any(isinstance(name, list) for name in features):
+        raise InvalidArgument("argument features has several dimensions", None, "List columns in an array of one dimension.")
     return runs.fit(
         plpy, gd, _text("run", run), _text("source", source), _text("model", model), _text("label", label), features,
         _json("options", options),

@@ -70,6 +70,23 @@ def test_feature_that_does_not_exist_is_told_with_the_nearest(session, model):
     )  # fmt: skip
 
 
+def test_features_of_several_dimensions(session, model, good):
+    statement, values = session.call(good, model, "label")
+    values[4] = [["a", "b"], ["a", "b"]]
+    error = session.error(statement, *values)
+    assert (error.sqlstate, error.hint) == ("22023", "List columns in an array of one dimension.")
+
+
+@pytest.mark.parametrize("value", ["1e400", "1e5000", "[" * 900 + "]" * 900], ids=["large", "larger", "deep"])
+def test_argument_that_only_postgresql_can_hold(session, model, good, value):
+    statement, values = session.call(good, model, "label")
+    values[5] = '{"epochs": %s}' % value
+    error = session.error(statement, *values)
+    assert error.sqlstate == "22023" and error.message.startswith("argument options ") and error.hint
+    error = session.error("select cerebro.create_model('bad', %s)", '{"layers": [{"Dense": {"units": %s}}]}' % value)
+    assert error.sqlstate == "22023" and error.message.startswith("argument definition ") and error.hint
+
+
 def test_label_that_does_not_exist(session, model, good):
     error = session.refused(good, model, "lable")
     assert (error.sqlstate, error.detail, error.hint) == ("42703", "It was given as a label.", 'Did you mean "label"?')

@@ -119,7 +119,9 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
         features = [name for name in types if name != label and name in readable and kind_of(types[name])]
     for position, name in enumerate(features or []):
         if name is None or not name.strip():
-            raise NullArgument("a feature name is null or blank", "It is number %d of features." % (position + 1))
+            raise NullArgument(
+                "a feature name is null or blank", "It is number %d of features." % (position + 1), "List names of columns only."
+            )
         _column(name, types, relation["name"], "feature")
         if name in features[:position]:
             raise InvalidArgument('feature "%s" is listed twice' % name, None, "List each column once.")
