@@ -57,7 +57,7 @@ lint: env-dev ## check style, Python 3.9 syntax, SQL for PostgreSQL 9.4, shell, 
 	@PYTHON="$(PYTHON)" scripts/lint.sh
 
 test: lint build ## lint, build, and run every test; TESTS=tests/unit for some
-	@$(PYTHON) -m pytest $(TESTS)
+	@$(PYTHON) -m pytest -n 2 --dist loadfile $(TESTS)
 
 bench: env-dev ## measure against plain Keras; results go to bench/results/
 	@PYTHONPATH=. $(PYTHON) bench/run.py

@@ -384,8 +384,10 @@ BEGIN
     INSERT INTO cerebro_internal.visible_progress (
         run, visits_done, visits_total, eta_seconds, segment, phase, trial, epoch, rows_done, rows_total, updated_at)
     SELECT $1, ($3 ->> 'visits_done')::int, ($3 ->> 'visits_total')::int, ($3 ->> 'eta_seconds')::float8
-         , pg_catalog.array_agg(s.segment), pg_catalog.array_agg(s.phase), pg_catalog.array_agg(s.trial), pg_catalog.array_agg(s.epoch)
-         , pg_catalog.array_agg(s.rows_done), pg_catalog.array_agg(s.rows_total), pg_catalog.clock_timestamp()
+         , coalesce(pg_catalog.array_agg(s.segment), '{}'), coalesce(pg_catalog.array_agg(s.phase), '{}')
+         , coalesce(pg_catalog.array_agg(s.trial), '{}'), coalesce(pg_catalog.array_agg(s.epoch), '{}')
+         , coalesce(pg_catalog.array_agg(s.rows_done), '{}'), coalesce(pg_catalog.array_agg(s.rows_total), '{}')
+         , pg_catalog.clock_timestamp()
     FROM pg_catalog.jsonb_to_recordset($3 -> 'segments')
         AS s (segment text, phase text, trial int, epoch int, rows_done bigint, rows_total bigint);
 END

@@ -67,11 +67,10 @@ def read_shard(job: dict, shard: dict, run: dict) -> tuple[np.ndarray, np.ndarra
     casts = ["float8" + "[]" * bool(feature["shape"]) for feature in run["encoders"]["features"]] + ["bigint"]
     names = [*run["features"], run["label"]]
     kept = []
-    for read in shard["reads"]:
-        columns = ", ".join('"%s"::%s' % (read["columns"][name], cast) for name, cast in zip(names, casts))
-        query = "select %s from %s" % (columns, read["relation"])
-        if read["where"]:
-            query += " where " + read["where"]
+    for cut in shard["cuts"]:
+        # A partition has one name on both sides here.
+        query = "select %s from %s" % (", ".join('"%s"::%s' % pair for pair in zip(names, casts)), cut["leaf"])
+        query += " where ctid >= '(%d,0)'" % cut["low"] + (" and ctid < '(%d,0)'" % cut["high"] if cut["high"] else "")
         with psycopg.connect(job["servers"][shard["server"]]) as connection:
             connection.execute("set synchronize_seqscans = off")
             connection.execute("set extra_float_digits = 3")

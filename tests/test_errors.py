@@ -677,7 +677,8 @@ def test_replace_of_a_run_that_another_session_drives(session, good, model):
     number = session.rows("select id from cerebro_internal.visible_run where name = %s", run)[0][0]
     with session.cluster.connect() as driver:
         pid = driver.info.backend_pid
-        driver.execute("select pg_advisory_lock(%s, %s)", [LOCK_CLASS, number])
+        driver.execute("select pg_advisory_lock(%s, 7)", [LOCK_CLASS])
+        driver.execute("update cerebro_internal.visible_run set lock_key = 7, driver_pid = %s where id = %s", [pid, number])
         error = session.refused(good, model, "label", run=run, if_exists="replace")
     assert (error.sqlstate, error.message) == ("55006", 'run "%s" is being driven by another session' % run)
     assert error.detail == "The session of process %d holds it." % pid

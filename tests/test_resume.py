@@ -192,8 +192,7 @@ def test_resumed_run_equals_an_uninterrupted_one(lab, point, victim):
 
 def test_resumed_run_that_keeps_states_per_epoch_only_equals_an_uninterrupted_one(lab):
     run = lab.session.name()
-    node = lab.cluster.node(2)
-    with armed(node, run, "mid-visit", 5) as reached:
+    with armed(lab.cluster.coordinator, run, "committed", 1) as reached:  # the first visit to end is a trial's first one
         psql = lab.fit(lab.psql, run, checkpoint="epoch")
         reached()
         states = {row[4] for row in outcome.visits(lab.cluster, run)}
@@ -248,13 +247,14 @@ def test_former_driver_cannot_write_once_the_run_is_claimed(lab):
         "select id, generation from cerebro_internal.run where name = %s", [run]
     )
     write = "select cerebro_internal.progress_set(%s, %s, '{}')"
+    claim = "select cerebro_internal.run_claim(%s, 1, pg_backend_pid())"
     with lab.cluster.connect(autocommit=False) as former, lab.cluster.connect() as claiming:
         former.execute(write, [number, generation])
         claiming.execute("set lock_timeout = '200ms'")
         with pytest.raises(psycopg.errors.LockNotAvailable):
-            claiming.execute("select cerebro_internal.run_claim(%s)", [number])
+            claiming.execute(claim, [number])
         former.commit()
-        assert claiming.execute("select cerebro_internal.run_claim(%s)", [number]).fetchone() == (generation + 1,)
+        assert claiming.execute(claim, [number]).fetchone() == (generation + 1,)
         for command in (write, "select cerebro_internal.run_end(%s, %s, 'failed', 'late')"):
             with pytest.raises(psycopg.Error) as caught:
                 former.execute(command, [number, generation])
