@@ -8,6 +8,7 @@ import json
 import psycopg
 import pytest
 
+from cerebro_udf.coordinator.links import Address, Link, ask, pump
 from tests import requirements as requires
 from tests.cluster import ADMIN, ROLE, poll_until
 from tests.faults import armed
@@ -257,3 +258,30 @@ def test_session_lost_again_while_it_loads_again_takes_another_retry_and_progres
     assert answer.sqlstate == "00000" and answer.text.count("trying again") == 2, answer.text
 
 
+
+
+# ---- what is queued
+
+
+def test_request_that_fails_takes_those_with_it_that_are_queued_behind_it(session, cluster):
+    """A state of several parts: when one part cannot be written, the visit that it covers must not be recorded."""
+
+    class Pulse:
+        def check(self) -> None:
+            pass
+
+    node = cluster.node(0)
+    link = Link(Address("here", "127.0.0.1", str(node.port), "cerebro", ROLE, node.server.password(ROLE)), "a test")
+    link.open(Pulse())
+    try:
+        for command in ("create temporary table parts (n int)", "insert into parts values (1)", "insert into parts values (1 / 0)",
+                        "insert into parts values (3)"):  # fmt: skip
+            link.post(command, tag=command)
+        replies = []
+        while link.busy:
+            replies += pump([link], None)
+        assert [reply.error is None for reply in replies] == [True, True, False]
+        assert replies[-1].error.sqlstate == "22012"
+        assert [row[0] for row in ask(link, None, "select n::text from parts")] == [b"1"]
+    finally:
+        link.close()

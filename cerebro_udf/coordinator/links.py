@@ -137,6 +137,8 @@ def _without_libpq_environment():
 class Link:
     """One session. ``open`` connects; ``post`` queues a request; replies come out of ``pump``.
 
+    A request that fails takes those with it that are queued behind it; its reply is the last one.
+
     Args:
         address: Where to, and as whom.
         application: What pg_stat_activity shows there.
@@ -308,7 +310,9 @@ class Link:
     def _finish(self, request: _Request, rows, error: Optional[RemoteError]) -> Reply:
         reply = Reply(self, request.tag, rows, error, request.sent_at, time.time())
         self._current = None
-        if self.alive and self._queue:
+        if error is not None:
+            self._queue.clear()  # what was queued behind it counted on it: a ledger must not go on after a write that failed
+        elif self.alive and self._queue:
             self._send_next()
         return reply
 
