@@ -196,7 +196,8 @@ def _refuse_empty_part(rows: int, train: int, validation: float) -> None:
     if validation > 0 and train == rows:
         raise errors.BadData(
             "no row fell into the validation part",
-            detail="The source has %d rows, the validation fraction is %g." % (rows, validation),
+            detail="The source has %d rows, the validation fraction is %g; rows of equal values fall on one side."
+            % (rows, validation),
             hint='Raise the option "validation", or set it to 0.',
         )
 

@@ -57,7 +57,11 @@ def predict(plpy, gd: dict, run: str, row: str, wanted: str, trial: Optional[int
 
 def _values(row: str) -> Any:
     try:
-        values = json.loads(row)
+        values = json.loads(row, parse_int=_integer)
+    except RecursionError:
+        raise InvalidArgument(
+            "argument row is nested too deeply", None, "Give the features alone, in an object or an array."
+        ) from None
     except ValueError:
         values = _postgres_array(row)
     if not isinstance(values, (dict, list)):
@@ -65,11 +69,16 @@ def _values(row: str) -> Any:
     return values
 
 
+def _integer(digits: str) -> Any:
+    """A column that is no feature may hold a numeric of more digits than Python reads as an integer."""
+    return int(digits) if len(digits) < 400 else float(digits)
+
+
 def _postgres_array(row: str) -> list:
     """An array as PostgreSQL writes it, ``{1,2.5}``."""
     try:
         return json.loads(row.strip().replace("{", "[").replace("}", "]").replace("NULL", "null"))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidArgument(
             "argument row is neither JSON nor an array",
             "It is %s." % row[:100],

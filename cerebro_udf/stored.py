@@ -10,7 +10,7 @@ from cerebro_udf.errors import NotFound, NotReady
 
 # The run of that name that this role owns, or else may see; of its trials the one asked for, or the best.
 _CHOSEN = """
-select r.id as run, r.state, r.encoders is not null as ready, t.trial, t.best_seq
+select r.id as run, r.state, r.encoders is not null as ready, t.trial, t.best_seq, t.error
 from cerebro_internal.visible_run r
 left join cerebro_internal.visible_trial t on t.run = r.id and ($2 is null or t.trial = $2)
 where r.name = $1
@@ -50,10 +50,20 @@ def choose(plpy, gd: dict, run: str, trial: Optional[int]) -> Chosen:
     """
     found = plpy.execute(_plan(plpy, gd, _CHOSEN, ["text", "int4"]), [run, trial])
     if not len(found):
-        raise NotFound('run "%s" does not exist' % run, None, "select run, state from cerebro.run; shows all runs.")
+        hint = "select run, state from cerebro.run; shows all runs."
+        level = plpy.execute("select pg_catalog.current_setting('transaction_isolation') as level")[0]["level"]
+        if level != "read committed":
+            hint = "This transaction sees what was there when it began (%s): COMMIT first, if the run is newer." % level
+        raise NotFound('run "%s" does not exist' % run, None, hint)
     row = found[0]
     if row["trial"] is None and trial is not None and row["ready"]:
         raise NotFound('run "%s" has no trial %d' % (run, trial), None, "select trial, state from cerebro.trial; shows all trials.")
+    if row["best_seq"] is None and row["state"] == "done":
+        raise NotReady(
+            'no trial of run "%s" came to the end of an epoch' % run,
+            "The first one failed: %s" % row["error"],
+            "select trial, error from cerebro.trial where run = '%s'; then begin another run." % run.replace("'", "''"),
+        )
     if row["best_seq"] is None:
         raise NotReady(
             'run "%s" has no finished epoch yet' % run, "Its state is %s." % row["state"], "Wait for its first epoch, or resume it."

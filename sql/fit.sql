@@ -39,7 +39,7 @@ AS $$
 from cerebro_udf import entry
 return entry.drop_run(plpy, GD, run=run)
 $$;
-COMMENT ON FUNCTION cerebro.drop_run(text) IS 'Remove a run with its history, ledger and states';
+COMMENT ON FUNCTION cerebro.drop_run(text) IS 'Remove a run with its history, ledger and states, at once: a ROLLBACK does not bring it back';
 
 CREATE OR REPLACE FUNCTION cerebro.evaluate(
     run text

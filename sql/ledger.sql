@@ -76,14 +76,14 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    kept text := CASE WHEN $8 IS NULL THEN $1 ELSE $1 || ' (replacing)' END;
+    kept text := CASE WHEN $8 IS NULL THEN $1 ELSE pg_catalog.format('%s (replacing, %s)', $1, $9) END;
     id int;
 BEGIN
     PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
     IF $8 IS NOT NULL THEN
         PERFORM cerebro_internal.refuse_driven($8);
-        -- What an attempt before this one has left.
-        PERFORM cerebro_internal.run_drop(r.id) FROM cerebro_internal.visible_run r WHERE r.owner = current_user AND r.name = kept;
+        -- What an attempt before this one has left; refused while that one is under way.
+        PERFORM cerebro_internal.run_drop(r.id) FROM cerebro_internal.visible_run r WHERE r.replaces = $8;
     END IF;
     INSERT INTO cerebro_internal.visible_run (
         owner, name, source, model, definition, label, features, options, replaces, lock_key, driver_pid, state, started_at)
@@ -92,7 +92,7 @@ BEGIN
     RETURN id;
 EXCEPTION WHEN unique_violation THEN
     RAISE EXCEPTION 'run "%" already exists', $1
-    USING ERRCODE = '42710', HINT = 'Choose another name, or set options.if_exists to "replace" or "resume".';
+    USING ERRCODE = '42710', HINT = 'Another session has begun it meanwhile; wait for it, or choose another name.';
 END
 $$;
 COMMENT ON FUNCTION cerebro_internal.run_create(text, text, text, jsonb, text, text[], jsonb, int, int, int) IS 'Begin a run as generation 1; one that replaces another has a name of its own until it is ready';
@@ -161,15 +161,15 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     former int;
+    wanted text;
 BEGIN
     PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
     PERFORM cerebro_internal.run_guard($1, $2);
     SELECT r.replaces INTO former FROM cerebro_internal.visible_run r WHERE r.id = $1;
     IF former IS NOT NULL THEN
+        SELECT r.name INTO wanted FROM cerebro_internal.visible_run r WHERE r.id = former;
         PERFORM cerebro_internal.run_drop(former);
-        UPDATE cerebro_internal.visible_run r
-        SET replaces = NULL, name = pg_catalog.left(r.name, -pg_catalog.length(' (replacing)'))
-        WHERE r.id = $1;
+        UPDATE cerebro_internal.visible_run r SET replaces = NULL, name = coalesce(wanted, r.name) WHERE r.id = $1;
     END IF;
     UPDATE cerebro_internal.visible_run r
     SET plan = $3, encoders = $4, rank_metric = $5, rank_direction = $6, state = 'running'

@@ -63,3 +63,40 @@ def test_resume_by_if_exists_refuses_a_run_that_began_otherwise(session, table, 
     error = session.refused(table, model, "label", **{**named, "epochs": 20})
     assert (error.sqlstate, error.message) == ("22023", 'run "%s" exists with another epochs' % run)
     assert json.loads(error.detail.split("with ")[1].rstrip(".")) == 2
+
+
+def test_replacing_a_run_leaves_others_alone_whatever_their_names(session, table):
+    model, run = session.model(), session.name()
+    for name in (run + " (replacing)", run, run):
+        session.fit(table, model, "label", run=name, if_exists="replace")
+    names = "select run from cerebro.run where run like %s order by 1"
+    assert session.rows(names, run + "%") == [(run,), (run + " (replacing)",)]
+
+
+def test_run_of_which_every_trial_failed_says_so_when_it_is_used(session, table):
+    run = session.fit(table, session.model({"layers": [{"Dense": {"units": 1}}, {"Reshape": {"target_shape": [7]}}]}), "label")
+    error = session.error("select cerebro.predict(%s, array[1, 2])", run)
+    assert error.sqlstate == "55000" and error.detail.startswith("The first one failed: ") and "cerebro.trial" in error.hint
+
+
+def test_columns_that_are_no_features_do_not_disturb_a_prediction(session, table):
+    run = session.fit(table, session.model(), "label")
+    row = "(select 1 as a, 2 as b, repeat('9', 4400)::numeric as id)"
+    assert session.rows("select cerebro.predict_class(%s, x) in ('true', 'false') from " + row + " x", run) == [(True,)]
+    error = session.error("select cerebro.predict(%s, repeat('[', 100000))", run)
+    assert error.sqlstate == "22023" and error.hint
+
+
+def test_repeatable_read_transaction_is_told_why_it_does_not_see_its_run(session, table):
+    model, run = session.model(), session.name()
+    statement, values = session.call(table, model, "label", run=run)
+    session.conn.execute("begin isolation level repeatable read")
+    try:
+        session.conn.execute("select 1")
+        session.conn.execute(statement, values)
+        with pytest.raises(psycopg.Error) as caught:
+            session.conn.execute("select cerebro.predict(%s, array[1, 2])", [run])
+    finally:
+        session.conn.execute("rollback")
+    error = Refusal.of(caught.value)
+    assert error.sqlstate == "42704" and "COMMIT first" in error.hint

@@ -224,7 +224,7 @@ def _attach(body: keras.Model, part: dict) -> keras.Model:
         expected = body.input_shape[1:]
         if len(expected) != len(shape) or any(a not in (None, b) for a, b in zip(expected, shape)):
             raise TrialFailed(
-                "the model expects rows of shape %s, the features have shape %s"
+                "the model expects rows of shape %s, the features have shape %s (a Reshape layer at the start adapts them)"
                 % (list(expected), list(shape))
             )
     if not part["codes"]:
