@@ -113,13 +113,12 @@ def merge(
     refuse_unusable(shard_stats, nulls)
     rows = sum(stats["rows"] for stats in shard_stats)
     train = sum(stats["train_rows"] for stats in shard_stats)
+    labelled = None if label is None else _merge_label(label, [stats["columns"][label["name"]] for stats in shard_stats])
     _refuse_empty_part(rows, train, validation)
     merged = [
         _merge_feature(spec, [stats["columns"][spec["name"]] for stats in shard_stats]) for spec in features
     ]
-    result: Dict[str, Any] = {"format": FORMAT, "features": merged, "label": None}
-    if label is not None:
-        result["label"] = _merge_label(label, [stats["columns"][label["name"]] for stats in shard_stats])
+    result: Dict[str, Any] = {"format": FORMAT, "features": merged, "label": labelled}
     result["input"] = _input(merged, result["label"])
     result["rows"] = {"train": train, "validation": rows - train}
     return result
