@@ -104,10 +104,7 @@ def resume(plpy, gd: dict, run: str) -> List[Row]:
 def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: str) -> List[Row]:
     record = ledger.find(run)
     if record["state"] == "done":
-        return [
-            (t["trial"], t["metric"], t["best_epoch"], json.dumps(t["params"]), t["state"], t["error"])
-            for t in _ranked(ledger.trials(record["id"]), record["rank_direction"])
-        ]
+        return _ranked(ledger.trials(record["id"]), record["rank_direction"])
     parsed = run_options.Options.from_json(record["options"])
     table = describe(plpy, record["source"], record["features"], record["label"])
     shards = engine.shards(table, parsed.segments) if record["plan"] is None else engine.shards_again(table, record["plan"]["shards"])
@@ -184,8 +181,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
     finally:
         segments.rest()
         ledger.unlock()
-    ranked = _ranked([_shown(trial) for trial in trials.values()], rank[1])
-    return [(t["trial"], t["metric"], t["best_epoch"], json.dumps(t["params"]), t["state"], t["error"]) for t in ranked]
+    return _ranked([_shown(trial) for trial in trials.values()], rank[1])
 
 
 def _figures(stats: dict) -> dict:
@@ -235,12 +231,13 @@ def _shown(trial: Trial) -> dict:
     }  # fmt: skip
 
 
-def _ranked(trials: List[dict], direction: str) -> List[dict]:
-    """Best first; trials without a metric (failed, or NaN throughout) come last, in order of number."""
+def _ranked(trials: List[dict], direction: str) -> List[Row]:
+    """Rows for the caller, best first; trials without a metric (failed, or NaN throughout) come last, in order of number."""
     sign = 1 if direction == "min" else -1
-    return sorted(
+    ordered = sorted(
         trials, key=lambda t: (t["state"] == "failed", t["metric"] is None, sign * (t["metric"] or 0.0), t["trial"])
     )
+    return [(t["trial"], t["metric"], t["best_epoch"], json.dumps(t["params"]), t["state"], t["error"]) for t in ordered]
 
 
 def _model(plpy, name: str) -> dict:
