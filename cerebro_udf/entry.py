@@ -133,9 +133,9 @@ def drop_run(plpy, gd: dict, run: str) -> None:
 
 @door
 def evaluate(plpy, gd: dict, run: str, source: str, options: str) -> List[Tuple]:
-    from cerebro_udf.coordinator import fit as runs
+    from cerebro_udf.coordinator import evaluate as judging
 
-    return runs.evaluate(plpy, gd, _text("run", run), _text("source", source), _json("options", options))
+    return judging.evaluate(plpy, gd, _text("run", run), _text("source", source), _json("options", options))
 
 
 @door
