@@ -24,11 +24,13 @@ PURE = (
     "coordinator/options.py",
     "coordinator/scheduler.py",
     "coordinator/search.py",
+    "coordinator/stopping.py",
 )
 PURE_IMPORTS = frozenset(
     "__future__ collections copy dataclasses decimal functools hashlib itertools json math numpy operator"
     " random re typing unicodedata cerebro_udf.definition cerebro_udf.encoders cerebro_udf.errors"
-    " cerebro_udf.keras_names cerebro_udf.coordinator.options cerebro_udf.coordinator.search".split()
+    " cerebro_udf.keras_names cerebro_udf.coordinator.options cerebro_udf.coordinator.search"
+    " cerebro_udf.coordinator.stopping".split()
 )
 IMPURE_CALLS = frozenset("open input print exec eval compile __import__ breakpoint globals".split())
 

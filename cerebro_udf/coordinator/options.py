@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from cerebro_udf import definition as definitions
 from cerebro_udf import keras_names
 from cerebro_udf.coordinator import search as searching
+from cerebro_udf.coordinator import stopping
 from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
 
 MAX_INTEGER = 2**31 - 1  # of PostgreSQL's integer, which is what the catalog stores
@@ -74,6 +75,8 @@ class Options:
     learning_rate: Optional[float] = None
     encoders: Dict[str, Any] = field(default_factory=dict)
     max_retries: int = 2
+    early_stopping: Optional[Dict[str, Any]] = None
+    reduce_on_plateau: Optional[Dict[str, Any]] = None
 
     def to_json(self) -> dict:
         return dataclasses.asdict(self)
@@ -100,8 +103,14 @@ def parse(options: Optional[dict], definition: dict) -> Options:
     if parsed.metrics is not None:
         _refuse_equal_names(parsed.metrics)
     if parsed.rank_by is not None:
-        _check_rank(parsed)
+        metric, way = parsed.rank_by["metric"], parsed.rank_by["direction"]
+        parsed.rank_by["direction"] = _direction(parsed, "rank_by", metric, way)
+    for key in ("early_stopping", "reduce_on_plateau"):
+        given = getattr(parsed, key)
+        if given is not None and given["monitor"] is not None:
+            given["direction"] = _direction(parsed, key, given["monitor"], given["direction"])
     searching.check(parsed.search, definition, parsed)
+    _refuse_plateau_of_schedule(parsed)
     return parsed
 
 
@@ -141,7 +150,7 @@ def direction(metric: str) -> str:
         raise InvalidArgument(
             'the direction of metric "%s" is not known' % metric,
             None,
-            'Say it: "rank_by": {"metric": "%s", "direction": "max"} (or "min").' % metric,
+            'Say it: {"metric": "%s", "direction": "max"} (or "min"); where it is monitored, "monitor" for "metric".' % metric,
         )
     return "max" if found in _LARGER_IS_BETTER else "min"
 
@@ -325,6 +334,8 @@ _READERS: Dict[str, Callable[[str, Any], Any]] = {
     "learning_rate": _learning_rate,
     "encoders": _encoders,
     "max_retries": _integer(0),
+    "early_stopping": stopping.read,
+    "reduce_on_plateau": stopping.read,
 }
 
 
@@ -344,28 +355,43 @@ def _refuse_equal_names(metrics: List[Any]) -> None:
         seen.add(name)
 
 
-def _check_rank(options: Options) -> None:
-    """Check that the run will report the metric to rank by, and find its direction."""
-    metric = options.rank_by["metric"]
+def _direction(options: Options, key: str, metric: str, given: Optional[str]) -> str:
+    """Check that the run will report the metric that an option names, and return its direction."""
     held_out = metric.startswith("val_")
     name = metric[len("val_") :] if held_out else metric
     if held_out and options.validation == 0:
         raise InvalidArgument(
-            'option "rank_by" names "%s", and no rows are held out' % metric,
+            'option "%s" names "%s", and no rows are held out' % (key, metric),
             "Option validation is 0.",
-            'Rank by "%s", or give a fraction for validation.' % name,
+            'Name "%s", or give a fraction for validation.' % name,
         )
     known = {"loss": None}
     for checked in options.metrics if options.metrics is not None else _DERIVED:
         known[definitions.metric_name(checked)] = checked
     if name not in known:
         raise InvalidArgument(
-            'option "rank_by" names "%s", which this run does not report' % metric,
+            'option "%s" names "%s", which this run does not report' % (key, metric),
             "It reports %s." % ", ".join(sorted(known)),
             "%s Add others to options.metrics." % nearest(name, known),
         )
-    if options.rank_by["direction"] is None:
-        checked = known[name]
-        # A metric of the user's own naming has the direction of its class.
-        told = direction(checked["class_name"]) if isinstance(checked, dict) else direction(name)
-        options.rank_by = {"metric": metric, "direction": told}
+    if given is not None:
+        return given
+    checked = known[name]
+    # A metric of the user's own naming has the direction of its class.
+    return direction(checked["class_name"] if isinstance(checked, dict) else name)
+
+
+def _refuse_plateau_of_schedule(options: Options) -> None:
+    """Refuse to reduce a learning rate that a schedule sets."""
+    space = (options.search or {}).get("space") or {}
+    if options.reduce_on_plateau is None or options.learning_rate is not None or "learning_rate" in space:
+        return
+    choices = space.get("optimizer")
+    for optimizer in choices if isinstance(choices, list) else [options.optimizer]:
+        rate = definitions.check_optimizer(optimizer)["config"].get("learning_rate")
+        if isinstance(rate, dict):
+            raise InvalidArgument(
+                'option "reduce_on_plateau" and a learning-rate schedule exclude each other',
+                "The optimizer's learning rate is %s." % _show(rate["class_name"]),
+                "Leave reduce_on_plateau out, or give the learning rate as a number.",
+            )

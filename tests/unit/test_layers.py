@@ -24,6 +24,7 @@ FORBIDDEN = {
     "segment/": CLIENT | {"psycopg", "cerebro_udf.catalog.Ledger", "cerebro_udf.coordinator", "cerebro_udf.engines"},
     "coordinator/scheduler.py": {"psycopg", "time", "socket", "threading", "os"},
     "coordinator/search.py": {"psycopg", "time", "socket", "threading", "os"},
+    "coordinator/stopping.py": {"psycopg", "time", "socket", "threading", "os"},
     "client/": TENSORFLOW | {"cerebro_udf.coordinator", "cerebro_udf.segment", "cerebro_udf.engines"},
     "": {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"},
 }

@@ -36,6 +36,8 @@ def test_no_options_are_sensible_ones():
         "learning_rate": None,
         "encoders": {},
         "max_retries": 2,
+        "early_stopping": None,
+        "reduce_on_plateau": None,
     }
     for given in (None, {}, dict.fromkeys(expected)):
         stored = o.parse(given, MODEL).to_json()
