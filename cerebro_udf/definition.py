@@ -20,11 +20,11 @@ import re
 from typing import Any, Callable, Dict, FrozenSet, Iterable, List, Optional
 
 from cerebro_udf import keras_names as names
+from cerebro_udf import optimizers
 from cerebro_udf.errors import InvalidArgument, nearest
 
 # Far more than any real model nests; Python's own recursion limit is 1,000 frames.
 MAX_DEPTH = 100
-MAX_LEARNING_RATE = 1e30  # float32 ends at 3e38
 
 FROM_DATA = frozenset(["classes", "input_shape"])
 
@@ -45,9 +45,6 @@ _OBJECT_KEYS = frozenset(
 _ACTIVATION_LAYERS = frozenset(["ReLU", "LeakyReLU", "ELU", "Softmax"])
 # Text that is data: it may look like a path. A file is never opened for it (a vocabulary must be a list).
 _TEXT_ARGUMENTS = frozenset(["oov_token", "mask_token", "salt"])
-_BOOLEAN_OPTIMIZER_ARGUMENTS = frozenset(
-    "amsgrad nesterov centered use_ema relative_step exclude_embeddings".split()
-)
 
 
 class _Kind:
@@ -123,7 +120,7 @@ def check_optimizer(value: Any) -> dict:
 
     Returns:
         ``{"module": "keras.optimizers", "class_name": …, "config": …, "registered_name": None}``, the config
-        as given; a ``learning_rate`` in it is a number > 0 or a schedule in the same form.
+        checked by ``optimizers``; a ``learning_rate`` in it is a number > 0 or a schedule in the same form.
     """
     return _Walk("optimizer").named(_OPTIMIZER, value, "optimizer")
 
@@ -466,7 +463,7 @@ class _Walk:
             if key not in known:
                 raise self.error('%s has no argument "%s"' % (name, key), path, None, nearest(key, known))
             result[key] = self.argument(kind, key, value, "%s.%s" % (path, key))
-        return result
+        return self.refined(kind, name, result, path) if kind in (_OPTIMIZER, _SCHEDULE) else result
 
     def argument(self, kind: _Kind, key: str, value: Any, path: str) -> Any:
         if kind is _OPTIMIZER:
@@ -539,27 +536,15 @@ class _Walk:
     def optimizer_argument(self, key: str, value: Any, path: str) -> Any:
         if key == "learning_rate" and isinstance(value, dict):
             return self.named(_SCHEDULE, value, path)
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if key == "learning_rate":
-            if not number or not 0 < value < MAX_LEARNING_RATE:
-                raise self.error(
-                    "the learning rate must be a number above 0",
-                    path,
-                    value,
-                    'Or a schedule: {"CosineDecay": {"initial_learning_rate": 0.01, "decay_steps": 1000}}.',
-                )
-        elif key in _BOOLEAN_OPTIMIZER_ARGUMENTS:
-            if not isinstance(value, bool):
-                raise self.error("must be true or false", path, value)
-        elif key == "name":
-            if not isinstance(value, str):
-                raise self.error("must be text", path, value)
-        elif key == "exclude_layers":
-            if value is not None and not (isinstance(value, list) and all(isinstance(x, str) for x in value)):
-                raise self.error("must be a list of layer names", path, value)
-        elif not number and value is not None:
-            raise self.error("must be a number", path, value)
         return self.plain(value, path)
+
+    def refined(self, kind: _Kind, name: str, config: dict, path: str) -> dict:
+        """Check the arguments of an optimizer or a schedule against each other, and their ranges."""
+        try:
+            return optimizers.optimizer(config) if kind is _OPTIMIZER else optimizers.schedule(name, config)
+        except optimizers.Wrong as wrong:
+            place, value = (path, None) if wrong.key is None else ("%s.%s" % (path, wrong.key), config[wrong.key])
+            raise self.error(str(wrong), place, value, wrong.hint) from None
 
     # ---- values and serialized objects
 

@@ -21,6 +21,7 @@ PURE = (
     "definition.py",
     "encoders.py",
     "keras_names.py",
+    "optimizers.py",
     "coordinator/options.py",
     "coordinator/scheduler.py",
     "coordinator/search.py",
@@ -30,7 +31,7 @@ PURE_IMPORTS = frozenset(
     "__future__ collections copy dataclasses decimal functools hashlib itertools json math numpy operator"
     " random re typing unicodedata cerebro_udf.definition cerebro_udf.encoders cerebro_udf.errors"
     " cerebro_udf.keras_names cerebro_udf.coordinator.options cerebro_udf.coordinator.search"
-    " cerebro_udf.coordinator.stopping".split()
+    " cerebro_udf.coordinator.stopping cerebro_udf.optimizers".split()
 )
 IMPURE_CALLS = frozenset("open input print exec eval compile __import__ breakpoint globals".split())
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from cerebro_udf import definition as definitions
-from cerebro_udf import keras_names
+from cerebro_udf import keras_names, optimizers
 from cerebro_udf.coordinator import search as searching
 from cerebro_udf.coordinator import stopping
 from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
@@ -111,6 +111,7 @@ def parse(options: Optional[dict], definition: dict) -> Options:
             given["direction"] = _direction(parsed, key, given["monitor"], given["direction"])
     searching.check(parsed.search, definition, parsed)
     _refuse_plateau_of_schedule(parsed)
+    _refuse_several_clips(parsed)
     return parsed
 
 
@@ -247,7 +248,7 @@ def _validation(key: str, value: Any) -> float:
 
 
 def _learning_rate(key: str, value: Any) -> float:
-    if not _is_number(value) or not 0 < value < definitions.MAX_LEARNING_RATE:
+    if not _is_number(value) or not 0 < value < optimizers.MAX_LEARNING_RATE:
         raise _wrong(key, value, "a number above 0; schedules belong to the optimizer")
     return float(value)
 
@@ -383,15 +384,37 @@ def _direction(options: Options, key: str, metric: str, given: Optional[str]) ->
 
 def _refuse_plateau_of_schedule(options: Options) -> None:
     """Refuse to reduce a learning rate that a schedule sets."""
-    space = (options.search or {}).get("space") or {}
-    if options.reduce_on_plateau is None or options.learning_rate is not None or "learning_rate" in space:
+    if options.reduce_on_plateau is None or options.learning_rate is not None or "learning_rate" in _space(options):
         return
-    choices = space.get("optimizer")
-    for optimizer in choices if isinstance(choices, list) else [options.optimizer]:
-        rate = definitions.check_optimizer(optimizer)["config"].get("learning_rate")
+    for optimizer in _optimizers(options):
+        rate = optimizer["config"].get("learning_rate")
         if isinstance(rate, dict):
             raise InvalidArgument(
                 'option "reduce_on_plateau" and a learning-rate schedule exclude each other',
                 "The optimizer's learning rate is %s." % _show(rate["class_name"]),
                 "Leave reduce_on_plateau out, or give the learning rate as a number.",
             )
+
+
+def _refuse_several_clips(options: Options) -> None:
+    """Refuse axes that clip gradients in another way than the optimizer or another axis does."""
+    axes = [name for name, axis in _space(options).items() if not (isinstance(axis, dict) and "when" in axis)]
+    varied = ["optimizer." + key for key in optimizers.CLIPS if "optimizer." + key in axes]
+    for optimizer in _optimizers(options):
+        given = [key for key in optimizers.CLIPS if key in optimizer["config"] and "optimizer." + key not in varied]
+        if varied and len(varied) + len(given) > 1:
+            raise InvalidArgument(
+                "gradients are clipped in more than one way",
+                "By %s." % " and ".join('"%s"' % key for key in varied + given),
+                "Keep one of them.",
+            )
+
+
+def _space(options: Options) -> Dict[str, Any]:
+    return (options.search or {}).get("space") or {}
+
+
+def _optimizers(options: Options) -> List[dict]:
+    """Return every optimizer that a trial may have, in Keras' full form."""
+    choices = _space(options).get("optimizer")
+    return [definitions.check_optimizer(choice) for choice in choices] if isinstance(choices, list) else [options.optimizer]

@@ -18,6 +18,7 @@ FORBIDDEN = {
     "engines/": TENSORFLOW | CLIENT,
     "definition.py": TENSORFLOW | CLIENT,
     "encoders.py": TENSORFLOW | CLIENT,
+    "optimizers.py": TENSORFLOW | CLIENT,
     "catalog.py": TENSORFLOW | CLIENT,
     "entry.py": TENSORFLOW | CLIENT,
     "wire.py": TENSORFLOW | CLIENT,
