@@ -97,16 +97,17 @@ def in_sql(segment: psycopg.Connection, table: str, workload: Workload) -> Calla
     }  # fmt: skip
     state = ask("init", {"program": program, "seed": SEED})[1]
     order = {
-        "run": RUN, "trial": 0, "epoch": 1, "phase": "train", "shard": 0, "seed": SEED, "program": program,
-        "batch_size": workload.batch_size, "learning_rate": 0.001, "first": True, "last": True,
+        "run": RUN, "epoch": 1, "phase": "train", "shard": 0, "seed": SEED, "program": program,
+        "batch_size": workload.batch_size, "first": True, "last": True, "try_fused": False,
     }  # fmt: skip
 
     def visit() -> float:
         nonlocal state
         started = time.perf_counter()
-        report, state = ask("visit", order, state)
-        if report["status"] != "ok":
-            raise RuntimeError(report["error"])
+        member = {"trial": 0, "learning_rate": 0.001, "bytes": len(state)}
+        report, state = ask("visit", {**order, "members": [member]}, state)
+        if report["members"][0]["status"] != "ok":
+            raise RuntimeError(report["members"][0]["error"])
         return time.perf_counter() - started
 
     return visit

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, List
 
 MESSAGE_BYTES = 64 * 2**20  # a longer state goes in parts of this size, and is stored so
 PROGRESS_PREFIX = "cerebro-progress "  # of a notice of JSON, sent in the middle of a visit
+
+
+def parts(blob: bytes) -> List[bytes]:
+    """Cut a state as it is sent and stored: into one message or more, none longer than ``MESSAGE_BYTES``."""
+    return [blob[at : at + MESSAGE_BYTES] for at in range(0, max(1, len(blob)), MESSAGE_BYTES)]
 
 
 def finite(value: Any) -> Any:

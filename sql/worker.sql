@@ -117,4 +117,4 @@ AS $$
 from cerebro_udf import entry
 return entry.worker(plpy, GD, "visit", spec, state)
 $$;
-COMMENT ON FUNCTION cerebro_internal.worker_visit(jsonb, bytea) IS 'Train or validate one trial on this segment''s shard';
+COMMENT ON FUNCTION cerebro_internal.worker_visit(jsonb, bytea) IS 'Train or validate trials of one program on this segment''s shard';

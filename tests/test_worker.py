@@ -56,13 +56,22 @@ class Worker:
         return {"definition": bound, "optimizer": definition.check_optimizer("adam"), "loss": None, "metrics": None,
                 "encoders": encoders.model_part(self.encoders)}  # fmt: skip
 
-    def init(self, program):
-        return self.call("init", Jsonb({"run": RUN, "program": program, "seed": seeds.trial_seed(7, 0)}))
+    def init(self, program, trial=0):
+        return self.call("init", Jsonb({"run": RUN, "program": program, "seed": seeds.trial_seed(7, trial)}))
 
-    def visit(self, program, blob, **changes):
-        order = {"run": RUN, "trial": 0, "epoch": 1, "phase": "train", "shard": 0, "seed": 7, "program": program,
-                 "batch_size": 16, "learning_rate": 0.01, "first": True, "last": True}  # fmt: skip
-        return self.call("visit", Jsonb({**order, **changes}), blob)
+    def visit(self, program, blob, learning_rate=0.01, size=None, **changes):
+        """A visit of one trial: (its report with that of the visit, state)."""
+        member = {"trial": 0, "learning_rate": learning_rate, "bytes": len(blob) if size is None else size}
+        report, result = self.group(program, [member], blob, **changes)
+        return {**report, **report["members"][0]}, result
+
+    def group(self, program, members, blob, **changes):
+        return self.call("visit", self.spec(program, members, **changes), blob)
+
+    def spec(self, program, members, **changes):
+        spec = {"run": RUN, "epoch": 1, "phase": "train", "shard": 0, "seed": 7, "program": program, "batch_size": 16,
+                "first": True, "last": True, "try_fused": False, "members": members}  # fmt: skip
+        return Jsonb({**spec, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +128,26 @@ def test_validation_leaves_the_state_alone_and_sums_up(worker):
     assert worker.visit(program, blob)[1] == worker.visit(program, blob)[1]
 
 
+def test_members_of_one_visit_are_trained_as_each_alone(worker):
+    program = worker.program()
+    firsts = [worker.init(program, trial)[1] for trial in (0, 1, 2)]
+    rates = [0.1, 0.01, None]
+    alone = [worker.visit(program, blob, learning_rate=rate) for blob, rate in zip(firsts, rates)]
+    members = [{"trial": n, "learning_rate": rate, "bytes": len(firsts[n])} for n, rate in enumerate(rates)]
+    report, blob = worker.group(program, members, b"".join(firsts))
+    assert blob == b"".join(state for _, state in alone) and report["fused"] is False
+    for member, (single, result) in zip(report["members"], alone):
+        assert member == {key: single[key] for key in member} and member["bytes"] == len(result)
+
+
+def test_members_that_do_not_make_up_the_state_are_refused(worker):
+    program = worker.program()
+    blob = worker.init(program)[1]
+    for size in (len(blob) - 1, len(blob) + 1, -1, None, "8"):
+        assert refused(worker, "visit", worker.spec(program, [{"trial": 0, "learning_rate": None, "bytes": size}]), blob) == "22023"
+    assert refused(worker, "visit", worker.spec(program, []), b"") == "22023"
+
+
 def test_a_state_over_64_mb_comes_and_goes_in_parts(worker):
     program = worker.program([{"Dense": {"units": 2600}}, {"Dense": {"units": 2600}}, {"Dense": {"units": "$classes"}}])
     report, blob = worker.init(program)
@@ -128,7 +157,7 @@ def test_a_state_over_64_mb_comes_and_goes_in_parts(worker):
     assert refused(worker, "get", 0) == refused(worker, "put", 2, b"") == "55000"
     for part, data in enumerate(parts):
         worker.call("put", part, data)
-    report, blob = worker.visit(program, None)
+    report, blob = worker.visit(program, None, size=sum(map(len, parts)))
     assert report["status"] == "ok" and report["parts"] == 2 and blob is None
     state.unpack(b"".join(worker.call("get", part) for part in range(2)))
 

@@ -29,8 +29,12 @@ def evaluate(plpy, gd: dict, run: str, source: str, options: dict) -> List[Tuple
     pulse = Pulse(plpy)
     engine = engine_for(plpy)
     segments = Segments(plpy, gd, pulse, engine, engine.shards(table, parsed["segments"]))
-    order = programs.order(fitted, record["params"], record["definition"], encoders)
-    order.update(run="evaluate " + run, trial=chosen.trial, epoch=1, phase="validate", seed=fitted.seed, first=True, last=True)
+    trained = programs.order(fitted, record["params"], record["definition"], encoders)
+    order = {
+        "run": "evaluate " + run, "epoch": 1, "phase": "validate", "seed": fitted.seed, "first": True, "last": True, "try_fused": False,
+        "program": trained["program"], "batch_size": trained["batch_size"],
+        "members": [{"trial": chosen.trial, "learning_rate": None}],
+    }  # fmt: skip
     segments.connect()
     segments.check_policies()
     try:
@@ -45,12 +49,13 @@ def evaluate(plpy, gd: dict, run: str, source: str, options: dict) -> List[Tuple
 
         def validated(reply: Reply, shard: int) -> None:
             report, blobs[shard] = cells(reply)
+            (report,) = report["members"]
             if report["status"] == "failed":
                 raise BadData("cannot evaluate", report["error"], "Name another trial, or train the run again.")
 
         held = [n for n, s in enumerate(stats) if s["validation_rows"]]
         for n in held:
-            segments.post_visit(n, {**order, "shard": n}, chunks, lambda reply, n=n: validated(reply, n))
+            segments.post_visit(n, {**order, "shard": n}, [chunks], lambda reply, n=n: validated(reply, n))
         segments.wait()
         summary = segments.call(
             SUMMARIZE, {"run": order["run"], "program": order["program"]}, [blobs[shard] for shard in held], numbers=held[:1]

@@ -139,12 +139,13 @@ class Loop:
             order.trial, order.epoch, order.phase, order.shard, position, self._segments.shards[order.shard].segment
         )
         message = {
-            **trial.order, "run": self._run["name"], "trial": order.trial, "epoch": order.epoch, "phase": order.phase,
-            "shard": order.shard, "seed": self._run["seed"],
-            "first": position == 0, "last": position == len(self._links) - 1,
+            "run": self._run["name"], "epoch": order.epoch, "phase": order.phase, "shard": order.shard,
+            "seed": self._run["seed"], "program": trial.order["program"], "batch_size": trial.order["batch_size"],
+            "first": position == 0, "last": position == len(self._links) - 1, "try_fused": False,
+            "members": [{"trial": order.trial, "learning_rate": trial.order["learning_rate"]}],
         }  # fmt: skip
         self._sent_at[order.shard] = time.time()
-        self._segments.post_visit(order.shard, message, trial.state, lambda reply: self._visited(order, trial, reply))
+        self._segments.post_visit(order.shard, message, [trial.state], lambda reply: self._visited(order, trial, reply))
         self.began = True
         faults.reach(self._plpy, "order-sent", self._run["name"])
 
@@ -186,6 +187,7 @@ class Loop:
 
     def _visited(self, order: Order, trial: Trial, reply: Reply) -> None:
         report, state = cells(reply)
+        report.update(report.pop("members")[0])
         if report["status"] == "failed":
             self._failed(order, report["error"])
             return

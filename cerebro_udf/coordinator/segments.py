@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
+from itertools import accumulate
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import cerebro_udf
@@ -13,6 +14,7 @@ from cerebro_udf.coordinator.links import Address, Link, RemoteError, Reply, con
 from cerebro_udf.coordinator.options import parse_bytes
 from cerebro_udf.engines.base import Engine, Shard
 from cerebro_udf.errors import CerebroError, NotSupported, SegmentNotReady, SegmentUnreachable
+from cerebro_udf.wire import MESSAGE_BYTES, parts
 
 REOPEN_SECONDS = 30.0  # a crashed server is back within a few seconds
 REOPEN_PAUSE_SECONDS = 0.5
@@ -251,13 +253,24 @@ class Segments:
 
         self.links[number].post(command, *values, tag=received)
 
-    def post_visit(self, number: int, order: dict, state: List[bytes], then: Callable[[Reply], None]) -> None:
-        """Queue a visit; a state of several chunks goes ahead of it in parts."""
-        whole = state[0] if len(state) == 1 else None
+    def post_visit(self, number: int, spec: dict, states: List[List[bytes]], then: Callable[[Reply], None]) -> None:
+        """Queue a visit; states that are too long for one message go ahead of it in parts.
+
+        Args:
+            number: The link.
+            spec: See ``worker.visit``; its ``members`` lack ``bytes``.
+            states: Each member's, in chunks.
+            then: Gets the reply.
+        """
+        sizes = [sum(map(len, state)) for state in states]
+        members = [{**member, "bytes": size} for member, size in zip(spec["members"], sizes)]
+        chunks = [chunk for state in states for chunk in state]
+        whole = b"".join(chunks) if sum(sizes) <= MESSAGE_BYTES else None
         if whole is None:
-            for part, data in enumerate(state):
+            for part, data in enumerate(chunks):
                 self.post(number, "select cerebro_internal.worker_put($1, $2)::text", part, data, then=lambda reply: None)
-        self.post(number, "select report::text, state from cerebro_internal.worker_visit($1, $2)", order, whole, then=then)
+        command = "select report::text, state from cerebro_internal.worker_visit($1, $2)"
+        self.post(number, command, {**spec, "members": members}, whole, then=then)
 
     def wait(self, numbers: Optional[List[int]] = None) -> None:
         """Hand out the replies of these links (all by default) until none is busy; when one fails they are all stopped."""
@@ -316,6 +329,15 @@ class Segments:
         deadline = time.monotonic() + RELEASE_SECONDS
         while any(link.busy for link in links) and time.monotonic() < deadline:
             pump(links, None, max(0.0, deadline - time.monotonic()))
+
+
+def split(chunks: List[bytes], sizes: List[int]) -> List[List[bytes]]:
+    """Cut what came back from a visit into its members' states, in chunks as they are stored."""
+    if len(sizes) == 1:
+        return [chunks]
+    whole = memoryview(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+    ends = list(accumulate(sizes))
+    return [parts(bytes(whole[end - size : end])) for size, end in zip(sizes, ends)]
 
 
 def administer(address: Address, statement: str) -> str:

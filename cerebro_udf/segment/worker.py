@@ -23,12 +23,13 @@ from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory, TrialFail
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment import memory, seeds, shard, state
 from cerebro_udf.segment.importing import apart
-from cerebro_udf.wire import MESSAGE_BYTES, PROGRESS_PREFIX, finite
+from cerebro_udf.wire import MESSAGE_BYTES, PROGRESS_PREFIX, finite, parts
 
 PROGRESS_SECONDS = 0.2  # with a slice and the half second between two publications, less than 1 s in all
 KEPT_PERMUTATIONS = 3  # of a run's trials few are in different epochs; 4 bytes per row each
 
 Report = Dict[str, Any]
+Member = Tuple[Report, bytes]  # its part of a visit's report, and what goes back
 
 
 class _Session:
@@ -215,93 +216,141 @@ def init(plpy, gd: dict, spec: dict) -> Tuple[Report, Optional[bytes]]:
     return _reply(session, {"status": "ok", "error": None}, blob)
 
 
-def visit(plpy, gd: dict, order: dict, blob: Optional[bytes]) -> Tuple[Report, Optional[bytes]]:
-    """Train or validate one trial on this segment's shard.
+def visit(plpy, gd: dict, spec: dict, blob: Optional[bytes]) -> Tuple[Report, Optional[bytes]]:
+    """Train or validate one trial, or several that have one program, on this segment's shard.
 
     Args:
-        order: ``run``, ``trial``, ``epoch``, ``phase`` (``train`` or ``validate``), ``shard``, ``seed``,
-            ``program``, ``batch_size``, ``learning_rate`` (None: as in the state), ``first`` (metrics begin
-            anew), ``last`` (report the metrics).
-        blob: The trial's state; None: the parts that ``put`` has received.
+        spec: ``run``, ``epoch``, ``phase`` (``train`` or ``validate``), ``shard``, ``seed``, ``program``,
+            ``batch_size``, ``first`` (metrics begin anew), ``last`` (report the metrics), and ``members``:
+            ``[{"trial", "learning_rate" (None: as in the state), "bytes"}]``.
+        blob: The members' states one after another; None: the parts that ``put`` has received.
 
     Returns:
-        (report, blob): after training the new state, after validation the metric accumulators; None where the
-        trial failed, or where the state stays here in ``parts``. Numbers that are not finite are None in the
-        report.
+        (report, blob): after training the new states, after validation the metric accumulators, one after another;
+        None where they stay here in ``parts``. The report has ``rows``, ``batches``, ``train_seconds``,
+        ``trace_seconds``, ``set_seconds``, ``get_seconds``, ``seconds``, ``programs``, ``fused`` (the members were
+        trained as one) and ``members``: ``[{"status" (ok or failed), "error", "metrics", "learning_rate", "bytes"}]``;
+        one that failed has 0 bytes. Numbers that are not finite are None.
 
     Raises:
-        NotReady, StateMismatch, plpy.SPIError, ClientGone.
+        NotReady, InvalidArgument, StateMismatch, plpy.SPIError, ClientGone.
     """
     started = time.perf_counter()
     session = _session(gd)
-    if session.arrays is None or session.run != order["run"]:
-        raise _not_loaded(order["run"])
+    if session.arrays is None or session.run != spec["run"]:
+        raise _not_loaded(spec["run"])
     if blob is None:
         blob, session.incoming = b"".join(session.incoming), []
+    blobs = _members(spec, blob)
+    seconds = _Seconds()
     try:
-        report, result = _visit(plpy, session, order, blob)
-    except TrialFailed as error:
-        return {"status": "failed", "error": str(error), "seconds": time.perf_counter() - started}, None
-    report, result = _reply(session, report, result)
-    return {**report, "seconds": time.perf_counter() - started}, result
+        program = _program(session, spec["program"])
+        seconds.lap("trace_seconds")
+        report, members = _each(plpy, session, spec, program, blobs, seconds)
+    except TrialFailed as error:  # the program itself
+        report, members = {"rows": 0, "batches": 0}, [_failed(error)] * len(blobs)
+    results = [result for _, result in members]
+    report = {
+        **report,
+        **seconds.spent,
+        "fused": False,
+        "programs": len(session.programs),
+        "members": [{**member, "bytes": len(result)} for member, result in members],
+    }
+    report, blob = _reply(session, report, b"".join(results))
+    return {**report, "seconds": time.perf_counter() - started}, blob
 
 
-def _visit(plpy, session: _Session, order: dict, blob: bytes) -> Tuple[Report, bytes]:
-    training = order["phase"] == "train"
-    batch_size = _whole(order, "batch_size", 1, 2**31 - 1)
-    clock = _Clock()
-    program = _program(session, order["program"])
-    build_seconds = clock.lap()
+def _members(spec: dict, blob: bytes) -> List[memoryview]:
+    """Cut the members' states apart."""
+    sizes = [_whole(member, "bytes", 0, len(blob)) for member in spec["members"]]
+    if not sizes or sum(sizes) != len(blob):
+        raise InvalidArgument(
+            "the members of a visit do not make up its state",
+            "They have %d bytes, the state has %d." % (sum(sizes), len(blob)),
+            "Call cerebro.fit, which asks workers for what they can do.",
+        )
+    ends = np.cumsum(sizes)
+    return [memoryview(blob)[end - size : end] for size, end in zip(sizes, ends)]
+
+
+def _failed(error: TrialFailed) -> Member:
+    return {"status": "failed", "error": str(error), "metrics": None, "learning_rate": None}, b""
+
+
+def _each(plpy, session: _Session, spec: dict, program, blobs: List[memoryview], seconds: "_Seconds") -> Tuple[Report, List[Member]]:
+    """Train or validate the members one after another."""
+    training = spec["phase"] == "train"
+    batch_size = _whole(spec, "batch_size", 1, 2**31 - 1)
     arrays = session.arrays["train" if training else "validation"]
     rows = len(arrays["label"])
-    if training:
-        program.set_state(blob)
-        if order["learning_rate"] is not None:
-            program.set_learning_rate(order["learning_rate"])
-    else:
-        program.set_state(blob, "model")
-    if order["first"] or not training:
-        program.reset_metrics()
-    set_seconds = clock.lap()
-    between = _Between(plpy, order["run"], "mid-visit" if training else "validation", rows)
-    if training:
-        permutation = session.permutation(order["seed"], order["epoch"], order["shard"], rows)
-        report = program.train(arrays, permutation, batch_size, between.pulse, between.progress)
-    else:
-        report = program.validate(arrays, batch_size, between.pulse, between.progress)
-    clock.lap()
-    result = program.get_state() if training else program.accumulators()
-    metrics = finite(program.results()) if training and order["last"] else None
-    return {
+    between = _Between(plpy, spec["run"], "mid-visit" if training else "validation", rows, len(blobs))
+    members: List[Member] = []
+    for member, blob in zip(spec["members"], blobs):
+        program.set_state(blob, *([] if training else ["model"]))
+        if training and member["learning_rate"] is not None:
+            program.set_learning_rate(member["learning_rate"])
+        if spec["first"] or not training:
+            program.reset_metrics()
+        seconds.lap("set_seconds")
+        try:
+            if training:
+                order = session.permutation(spec["seed"], spec["epoch"], spec["shard"], rows)
+                report = program.train(arrays, order, batch_size, between.pulse, between.progress)
+            else:
+                report = program.validate(arrays, batch_size, between.pulse, between.progress)
+            seconds.add(report)
+            members.append(_ok(program, spec, training))
+        except TrialFailed as error:
+            members.append(_failed(error))
+        between.next_member()
+        seconds.lap("get_seconds")
+    return {"rows": rows, "batches": -(-rows // batch_size)}, members
+
+
+def _ok(program, spec: dict, training: bool) -> Member:
+    """Report on a member that a program holds, with its new state or its accumulators."""
+    member = {
         "status": "ok",
         "error": None,
-        **report,
-        "trace_seconds": report["trace_seconds"] + build_seconds,
-        "set_seconds": set_seconds,
-        "get_seconds": clock.lap(),
-        "metrics": metrics,
+        "metrics": finite(program.results()) if training and spec["last"] else None,
         "learning_rate": finite(program.learning_rate()) if training else None,
-        "programs": len(session.programs),
-    }, result
+    }
+    return member, program.get_state() if training else program.accumulators()
 
 
-class _Clock:
+class _Seconds:
+    """Where the time of a visit went."""
+
     def __init__(self):
+        self.spent = {name: 0.0 for name in ("trace_seconds", "set_seconds", "train_seconds", "get_seconds")}
         self._at = time.perf_counter()
 
-    def lap(self) -> float:
+    def lap(self, name: str) -> None:
+        """Put down the time since the last lap."""
         before, self._at = self._at, time.perf_counter()
-        return self._at - before
+        self.spent[name] += self._at - before
+
+    def add(self, report: dict) -> None:
+        """Put down what a program reports of the time since the last lap; the rest of it is nobody's."""
+        self._at = time.perf_counter()
+        for name in ("trace_seconds", "train_seconds"):
+            self.spent[name] += report[name]
 
 
 class _Between:
-    """What happens between two slices of a visit."""
+    """What happens between two slices of a visit of some members."""
 
-    def __init__(self, plpy, run: str, point: str, rows: int):
-        self._plpy, self._run, self._point, self._rows = plpy, run, point, rows
+    def __init__(self, plpy, run: str, point: str, rows: int, members: int):
+        self._plpy, self._run, self._point, self._rows, self._members = plpy, run, point, rows, members
         self._check = Pulse(plpy).check
         self._reached = False
+        self._finished = 0
         self._told_at = time.monotonic()
+
+    def next_member(self) -> None:
+        """Go on with the rows of another one."""
+        self._finished += 1
 
     def pulse(self) -> None:
         self._check()
@@ -310,17 +359,19 @@ class _Between:
             faults.reach(self._plpy, self._point, self._run)
 
     def progress(self, rows: int) -> None:
+        """Tell how many of the shard's rows are done, on average over the members."""
         now = time.monotonic()
         if now - self._told_at >= PROGRESS_SECONDS:
             self._told_at = now
-            self._plpy.notice(PROGRESS_PREFIX + json.dumps({"rows": rows, "of": self._rows}))
+            done = (self._finished * self._rows + rows) // self._members
+            self._plpy.notice(PROGRESS_PREFIX + json.dumps({"rows": done, "of": self._rows}))
 
 
 def _reply(session: _Session, report: Report, blob: bytes) -> Tuple[Report, Optional[bytes]]:
     """Return the blob with the report, or keep it here in parts."""
     if len(blob) <= MESSAGE_BYTES:
         return report, blob
-    session.outgoing = [blob[at : at + MESSAGE_BYTES] for at in range(0, len(blob), MESSAGE_BYTES)]
+    session.outgoing = parts(blob)
     return {**report, "parts": len(session.outgoing)}, None
 
 
@@ -343,7 +394,7 @@ def put(plpy, gd: dict, part: int, data: bytes) -> None:
 
 
 def get(plpy, gd: dict, part: int) -> bytes:
-    """Send one part of the last state that was too long for one message; the last part ends it."""
+    """Send one part of the last states that were too long for one message; the last part ends it."""
     session = _session(gd)
     if not 0 <= part < len(session.outgoing):
         raise NotReady("there is no part %d of a state" % part)
