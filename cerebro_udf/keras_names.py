@@ -53,6 +53,8 @@ DTYPES = frozenset(
 
 # Keras resolves these by the shape of the output; they stay strings (``CompileMetrics``, Keras 3).
 METRICS_BY_OUTPUT = frozenset("accuracy acc crossentropy ce".split())
+# They relate two columns; over the rows of a minibatch, where axis says so or a column stands alone.
+CORRELATIONS = frozenset("ConcordanceCorrelation CosineSimilarity PearsonCorrelation".split())
 
 DEFAULT_LEARNING_RATE = 0.001
 DEFAULT_LEARNING_RATES = {"SGD": 0.01, "ScheduleFreeAdamW": 0.0025}

@@ -149,6 +149,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         rows = [(s["train_rows"], s["validation_rows"]) for s in stats]
         rank = run_options.rank(options, any(held for _, held in rows))
         if record["encoders"] is None:
+            programs.check_metrics(options.metrics, encoders)
             params = search.trials(options.search, options.seed, record["definition"], options)
             numbered = [{"trial": number, "params": value} for number, value in enumerate(params)]
             plan = {"shards": [shard.plan() for shard in segments.shards], "stats": [_figures(s) for s in stats]}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any, Dict, List, Optional
 
 from cerebro_udf import definition as definitions
 from cerebro_udf import encoders as encoding
+from cerebro_udf import metric_forms
 from cerebro_udf.coordinator import search
 from cerebro_udf.coordinator.options import Options
 
@@ -28,6 +29,16 @@ def spec(options: Options, params: Dict[str, Any], definition: dict, encoders: d
         "metrics": settings["metrics"],
         "encoders": encoding.model_part(encoders),
     }
+
+
+def check_metrics(metrics: Optional[List[Any]], encoders: dict) -> None:
+    """Refuse metrics that make no sense for the label, before anything is built.
+
+    Raises:
+        InvalidArgument.
+    """
+    for metric in metrics or ():
+        metric_forms.check(metric, encoding.model_part(encoders), encoders["label"]["name"])
 
 
 def order(options: Options, params: Dict[str, Any], definition: dict, encoders: dict) -> dict:

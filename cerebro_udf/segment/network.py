@@ -26,6 +26,8 @@ with apart():
     import keras
     import tensorflow as tf
 
+    from cerebro_udf.segment.metrics import suited
+
 REASON_CHARACTERS = 400
 # Layers that hand values on unchanged: the activation that matters lies before them.
 _PASSING = (keras.layers.Flatten, keras.layers.Reshape, keras.layers.Dropout, keras.layers.Identity)
@@ -166,7 +168,7 @@ def build(spec: dict, seed: int) -> Tuple[keras.Model, str]:
         metrics = (
             _default_metrics(model, part, logits)
             if metrics is None
-            else [m if isinstance(m, str) else keras.metrics.get(m) for m in metrics]
+            else [suited(metric, part, model.output_shape[-1], logits) for metric in metrics]
         )
         model.compile(optimizer=_optimizer(optimizer), loss=loss, metrics=metrics, jit_compile=False)
         model._symbolic_build(data_batch=example(part, rows=2))

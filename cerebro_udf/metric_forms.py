@@ -1,0 +1,131 @@
+"""In what form each of Keras' metrics wants labels and predictions. Pure: names in, forms out; neither TensorFlow nor Keras.
+
+A label comes as a class number or as a quantity, and a model's output as probabilities, logits or a quantity. What a
+metric makes of them is written down here, so that ``F1Score`` or ``AUC`` can be asked for by name alone:
+
+=========  =====================================  ==============================================
+form       labels                                 predictions
+=========  =====================================  ==============================================
+classes    class numbers (n,)                     probabilities (n, classes)
+one_hot    one column per class (n, classes)      probabilities (n, classes)
+score      1 for the second class (n, 1)          its probability (n, 1)
+ids        class numbers (n,)                     numbers of the most probable class (n,)
+value      the quantity (n, 1)                    the predicted quantity (n, 1)
+=========  =====================================  ==============================================
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from cerebro_udf import definition, keras_names
+from cerebro_udf.errors import InvalidArgument
+
+_CLASSES = frozenset("SparseCategoricalAccuracy SparseCategoricalCrossentropy SparseTopKCategoricalAccuracy".split())
+_ONE_HOT = frozenset(
+    "CategoricalAccuracy CategoricalCrossentropy CategoricalHinge F1Score FBetaScore KLDivergence OneHotIoU OneHotMeanIoU "
+    "TopKCategoricalAccuracy".split()
+)
+_IDS = frozenset("Accuracy IoU MeanIoU".split())
+# Of two classes only, since with more they do not compute what the name says; and what to take then.
+_BINARY = {"BinaryAccuracy": "accuracy", "BinaryCrossentropy": "SparseCategoricalCrossentropy", "BinaryIoU": "MeanIoU"}
+# Of two classes the second one's score; of more, each class against the rest.
+_SCORE = frozenset(_BINARY) | frozenset(
+    "AUC FalseNegatives FalsePositives Hinge Precision PrecisionAtRecall Recall RecallAtPrecision SensitivityAtSpecificity "
+    "SpecificityAtSensitivity SquaredHinge TrueNegatives TruePositives".split()
+)
+# What can be asked of a quantity too.
+_ALSO_VALUES = frozenset("BinaryCrossentropy Hinge SquaredHinge KLDivergence".split())
+_SUMS = frozenset(["Mean", "Sum"])  # of one argument: Keras would take the prediction for a weight
+_OVER_CLASSES = frozenset(["CategoricalCrossentropy", "SparseCategoricalCrossentropy", "KLDivergence"])
+_AXES = (-1, 1)
+_COUNTED = frozenset("IoU MeanIoU OneHotIoU OneHotMeanIoU".split())
+_DERIVED = {"accuracy": "Accuracy", "acc": "Accuracy", "crossentropy": "Crossentropy", "ce": "Crossentropy"}
+
+
+def explicit(metric: Any, single: bool) -> dict:
+    """Return a checked metric as a class with its config; ``accuracy`` and ``crossentropy`` by the output's units.
+
+    Args:
+        metric: As ``definition.check_metric`` returned it.
+        single: Whether the model has one output unit.
+    """
+    if not isinstance(metric, str):
+        return metric
+    kind = "Binary" if single else "SparseCategorical"
+    return definition.check_metric({kind + _DERIVED[metric]: {"name": metric}})
+
+
+def form(metric: dict, task: str, columns: int) -> str:
+    """Return the form that a metric wants.
+
+    Args:
+        metric: As :func:`explicit` returned it, and found good by :func:`check`.
+        task: ``classification`` or ``regression``.
+        columns: Output units; one unit tells two classes apart.
+    """
+    name, config = metric["class_name"], metric["config"]
+    if task == "regression":
+        return "value"
+    if name in _CLASSES:
+        return "classes"
+    if name in _IDS:
+        return "ids"
+    of_classes = config.get("class_id") is not None or config.get("top_k") is not None or config.get("multi_label")
+    if name in _ONE_HOT or of_classes or columns > 2:
+        return "one_hot"
+    return "score"
+
+
+def check(metric: Any, part: dict, label: Optional[str] = None) -> None:
+    """Refuse a metric that makes no sense for this label.
+
+    Args:
+        metric: As ``definition.check_metric`` returned it.
+        part: ``encoders.model_part``: task and number of classes.
+        label: The label's name, for the message.
+
+    Raises:
+        InvalidArgument: with a metric that fits, in the hint.
+    """
+    if isinstance(metric, str) and part["task"] == "classification":
+        return
+    name = explicit(metric, single=True)["class_name"]
+    config = {} if isinstance(metric, str) else metric["config"]
+    shown, classes = definition.metric_name(metric), part["classes"]
+    of_label = "the label" if label is None else 'label "%s"' % label
+    if name in _SUMS:
+        raise InvalidArgument(
+            'metric "%s" compares nothing' % shown, "It is the %s of its argument." % name.lower(),
+            'Take one that compares labels with predictions, such as "%s".' % ("mae" if part["task"] == "regression" else "accuracy"),
+        )  # fmt: skip
+    if part["task"] == "regression" and name in (_CLASSES | _ONE_HOT | _IDS | _SCORE) - _ALSO_VALUES:
+        raise InvalidArgument(
+            'metric "%s" judges classes, %s is a quantity' % (shown, of_label), None,
+            'Take "mae", "mse" or "R2Score"; or set options.task to "classification" if it holds classes.',
+        )  # fmt: skip
+    if name in _BINARY and (classes or 0) > 2:
+        raise InvalidArgument(
+            'metric "%s" is for two classes, %s has %d' % (shown, of_label, classes), None, 'Take "%s".' % _BINARY[name]
+        )
+    if name in _OVER_CLASSES and config.get("axis", -1) not in _AXES:
+        raise InvalidArgument(
+            'metric "%s" has another axis than that of the classes' % shown, "It is %s." % config["axis"], "Leave the axis out."
+        )
+    if name in _COUNTED and classes is not None and config.get("num_classes", classes) < classes:
+        raise InvalidArgument(
+            'metric "%s" is for %d classes, %s has %d' % (shown, config["num_classes"], of_label, classes), None,
+            'Set its num_classes to %d.' % classes,
+        )  # fmt: skip
+
+
+def over_rows(metric: dict, form: str) -> bool:
+    """Say whether a metric relates whole columns, which Keras would do within each minibatch and average.
+
+    That is a correlation of single values, or ``axis: 0``.
+    """
+    if metric["class_name"] not in keras_names.CORRELATIONS:
+        return False
+    axis = metric["config"].get("axis", -1)
+    alone = form in ("value", "score") and metric["class_name"] != "CosineSimilarity"
+    return alone or axis not in _AXES
