@@ -162,6 +162,13 @@ def predict(plpy, gd: dict, run: str, row: Optional[str], wanted: str, trial: Op
 
 
 @door
+def export_model(plpy, gd: dict, run: str, trial: Optional[int]) -> bytes:
+    from cerebro_udf import serve
+
+    return serve.export(plpy, gd, _text("run", run), trial)
+
+
+@door
 def worker(plpy, gd: dict, call: str, *arguments: Any) -> Any:
     """One step of a segment's worker; JSON in and out as text."""
     from cerebro_udf.segment import worker as steps

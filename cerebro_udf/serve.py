@@ -1,10 +1,11 @@
-"""Single-row prediction in the caller's own backend: a run's best state, compiled once per session."""
+"""What a caller's own backend does with a run's best state: predict single rows, compiled once per session; export it."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, Dict, Optional
 
+import cerebro_udf
 from cerebro_udf import stored
 from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator.options import Options
@@ -53,6 +54,22 @@ def predict(plpy, gd: dict, run: str, row: str, wanted: str, trial: Optional[int
         return _spelled(value)
     by_class = {_spelled(name): finite(float(p)) for name, p in zip(predictor.classes, probabilities)}
     return json.dumps(by_class if wanted == "probabilities" else {"class": value, "probabilities": by_class})
+
+
+def export(plpy, gd: dict, run: str, trial: Optional[int]) -> bytes:
+    """A trial's best epoch as a ``.keras`` archive, preprocessing included.
+
+    Raises:
+        NotFound, NotReady: no such run or trial, or nothing trained yet.
+        NotSupported: the archive is larger than a value in PostgreSQL may be.
+    """
+    chosen, record, chunks = stored.read(plpy, gd, run, trial)
+    from cerebro_udf.segment import export as exports
+
+    options = Options.from_json(record["options"])
+    spec = programs.spec(options, record["params"], record["definition"], record["encoders"])
+    about = {"run": record["name"], "trial": chosen.trial, "params": record["params"], "cerebro": cerebro_udf.__version__}
+    return exports.archive(record["encoders"], spec, b"".join(chunks), about)
 
 
 def _values(row: str) -> Any:

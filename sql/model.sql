@@ -24,3 +24,16 @@ from cerebro_udf import entry
 return entry.drop_model(plpy, GD, name=name)
 $$;
 COMMENT ON FUNCTION cerebro.drop_model(text) IS 'Remove an architecture; runs keep the copy that they began with';
+
+CREATE OR REPLACE FUNCTION cerebro.export_model(
+    run text
+  , trial int DEFAULT NULL
+)
+RETURNS bytea
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.export_model(plpy, GD, run=run, trial=trial)
+$$;
+COMMENT ON FUNCTION cerebro.export_model(text, int) IS 'A trained model as a .keras archive that plain Keras opens: raw columns in, what predict gives out';

@@ -183,6 +183,11 @@ def bare(spec: dict, seed: int) -> keras.Model:
         return _model(config, encoders.model_part(spec["encoders"]))
 
 
+def body_of(model: keras.Model, spec: dict) -> keras.Model:
+    """Return the user's own model within what :func:`build` and :func:`bare` make of it: without the head for text codes."""
+    return model.layers[-1] if encoders.model_part(spec["encoders"])["codes"] else model
+
+
 def _config(spec: dict) -> dict:
     """Return the definition rewritten from what is understood, nothing else."""
     return definition.bind(_literal(spec["definition"]), {})

@@ -38,7 +38,7 @@ class Predictor:
             self._model, output = network.build(program, seed=0)
         except TrialFailed as error:
             raise InvalidArgument("the model cannot be built", "%s." % error) from None
-        _assign(self._model, blob)
+        assign(self._model, blob)
         single = self._model.output_shape[-1] == 1
 
         def predict(x):
@@ -126,7 +126,12 @@ class Predictor:
         return values
 
 
-def _assign(model: Any, blob: bytes) -> None:
+def assign(model: Any, blob: bytes) -> None:
+    """Give a built model the weights of a state.
+
+    Raises:
+        StateMismatch: the state is damaged or belongs to another program.
+    """
     arrays, _ = state.unpack(blob)
     named = {"model/%d" % i: variable for i, variable in enumerate(model.variables)}
     state.check(

@@ -1,0 +1,131 @@
+"""Models that leave and enter the database: archives that plain Keras opens, weights to begin from, names that move."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import requirements as requires
+from tests.session import LINE, Session
+
+pytestmark = requires.segments(3)
+
+HIDDEN = {"Dense": {"units": 4, "activation": "tanh"}}
+ROWS = 40
+
+# In a process of its own, that has never heard of cerebro: the outputs of each archive for its rows.
+OPEN = """
+import importlib.util, json, os, sys
+assert importlib.util.find_spec("cerebro_udf") is None
+os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
+import keras, numpy as np
+answers = {}
+for path, columns in json.load(open(sys.argv[1])).items():
+    model = keras.models.load_model(path, safe_mode=True)
+    inputs = {i.name: keras.ops.convert_to_tensor(np.array(columns[i.name]), dtype=i.dtype) for i in model.inputs}
+    answers[path] = np.asarray(model(inputs, training=False)).tolist()
+json.dump(answers, open(sys.argv[2], "w"))
+"""
+
+# name -> (model, columns, the row's label, options)
+CASES = {
+    "mixed": (
+        {"layers": [HIDDEN, {"Dropout": {"rate": 0.2}}, {"BatchNormalization": {}}, {"Dense": {"units": "$classes"}}]},
+        {"a": "real", "at": "double precision", "a/b": "integer", "t": "text", "dest": "text", "x": "real[]", "tiny": "numeric"},
+        lambda r: "up" if r["a"] > 0.3 else ("it's é" if r["t"] == "x" else "down"),
+        {"encoders": {"dest": "embedding", "a/b": "none"}},
+    ),
+    "image": (
+        {"layers": [{"Conv2D": {"filters": 2, "kernel_size": 2}}, "Flatten", {"Dense": {"units": 1, "activation": "sigmoid"}}]},
+        {"image": "real[]"}, lambda r: r["image"][0][0][0] > 0, {},
+    ),
+    "number": (LINE, {"a": "real", "b flag": "boolean"}, lambda r: 2 * r["a"] + r["b flag"], {}),
+}  # fmt: skip
+
+
+def made(columns: dict, rule) -> list[dict]:
+    random = np.random.default_rng(5)
+    rows = []
+    for _ in range(ROWS):
+        row = {
+            "a": float(np.float32(random.normal())), "at": 1.6e9 + 1e4 * float(random.normal()), "a/b": int(random.integers(-3, 4)),
+            "t": "xyz"[random.integers(3)], "dest": ["", "[UNK]", "$5\n", "ö"][random.integers(4)],
+            "x": random.normal(size=3).astype(np.float32).tolist(), "tiny": float(random.normal()) * 1e-8,
+            "image": random.normal(size=(4, 4, 1)).astype(np.float32).tolist(), "b flag": bool(random.integers(2)),
+        }  # fmt: skip
+        row = {name: row[name] for name in columns}
+        rows.append({**row, "label": rule(row)})
+    return rows
+
+
+class Exported:
+    """The runs of all cases, their archives, what SQL predicts and what plain Keras says, in the order of the rows."""
+
+    def __init__(self, session: Session, folder: Path):
+        self.runs, self.predicted, self.paths, work = {}, {}, {}, {}
+        for case, (definition, columns, rule, options) in CASES.items():
+            rows = made(columns, rule)
+            label = {"mixed": "text", "image": "boolean", "number": "real"}[case]
+            table = session.local({**columns, "label": label}, [list(row.values()) for row in rows])
+            run = session.fit(table, session.model(definition), "label", list(columns), segments=1, **options)
+            # Values that the run has not seen are encoded like any other unknown one.
+            rows += [{**rows[0], "t": "new"}] if "t" in columns else []
+            answers = session.rows(
+                "select cerebro.predict(%s, r) from pg_catalog.jsonb_array_elements(%s) with ordinality e (r, n) order by n",
+                run, json.dumps(rows),
+            )  # fmt: skip
+            self.predicted[case] = np.array(
+                [[a["value"]] if "value" in a else list(a["probabilities"].values()) for (a,) in answers], np.float64
+            )
+            self.runs[case], self.paths[case] = run, folder / (case + ".keras")
+            self.paths[case].write_bytes(session.rows("select cerebro.export_model(%s)", run)[0][0])
+            work[str(self.paths[case])] = {name.replace("/", "_"): [row[name] for row in rows] for name in columns}
+        (folder / "work.json").write_text(json.dumps(work))
+        subprocess.run([sys.executable, "-I", "-c", OPEN, folder / "work.json", folder / "out.json"], cwd=folder, check=True)
+        outputs = json.loads((folder / "out.json").read_text())
+        self.outputs = {case: np.array(outputs[str(path)]) for case, path in self.paths.items()}
+
+    def about(self, case: str) -> dict:
+        with zipfile.ZipFile(self.paths[case]) as members:
+            return json.loads(members.read("cerebro.json"))
+
+
+@pytest.fixture(scope="module")
+def exported(session, tmp_path_factory):
+    return Exported(session, tmp_path_factory.mktemp("archives"))
+
+
+# ---- export
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_plain_keras_gives_what_sql_predicts(exported, case):
+    names = exported.about(case)["classes"]
+    expected = exported.outputs[case]
+    if names:  # jsonb has an order of its own
+        spelled = [str(name).lower() if isinstance(name, bool) else name for name in names]
+        expected = expected[:, sorted(range(len(names)), key=lambda i: (len(spelled[i].encode()), spelled[i].encode()))]
+    np.testing.assert_allclose(exported.predicted[case], expected, rtol=0, atol=1e-6)
+    assert np.ptp(expected[:, 0]) > 0.01
+
+
+def test_an_archive_says_where_it_comes_from_and_what_its_outputs_mean(exported):
+    about = exported.about("mixed")
+    assert (about["run"], about["trial"], about["label"]) == (exported.runs["mixed"], 0, "label")
+    assert about["classes"] == ["down", "it's é", "up"]
+    assert {f["name"]: f["input"] for f in about["features"]}["a/b"] == "a_b"
+
+
+def test_no_file_stays_behind(cluster, exported):
+    assert not list(Path("/tmp").glob("cerebro_export_*"))
+
+
+def test_what_cannot_be_exported_is_told(session, exported):
+    assert session.error("select cerebro.export_model('nobody')").sqlstate == "42704"
+    assert session.error("select cerebro.export_model(%s, 7)", exported.runs["number"]).sqlstate == "42704"
