@@ -12,7 +12,7 @@ from typing import Any, Callable, List, Optional, Tuple
 
 from cerebro_udf.coordinator.links import Link, RemoteError, Reply, ask, configure, pump
 from cerebro_udf.engines.base import SELF, Engine
-from cerebro_udf.errors import CerebroError, InUse, NotFound, NotReady
+from cerebro_udf.errors import CerebroError, InUse, NotFound, NotReady, shown
 from cerebro_udf.wire import MESSAGE_BYTES, finite
 
 LOCK_CLASS = 1128616514  # "CERB": first key of the advisory lock that the driver of a run holds; the second is drawn
@@ -109,10 +109,42 @@ class Ledger:
         )
         return json.loads(rows[0][0]) if rows else None
 
-    def record(self) -> dict:
-        """The run that this ledger writes, as it is now."""
+    def record(self, run: Optional[int] = None) -> dict:
+        """A run (by default the one that this ledger writes) as it is now."""
         query = "select pg_catalog.row_to_json(r)::text from cerebro_internal.visible_run r where r.id = $1"
-        return json.loads(self._read(query, self.run)[0][0])
+        return json.loads(self._read(query, self.run if run is None else run)[0][0])
+
+    def latest(self, name: str) -> dict:
+        """The run of that name, or the one that is to replace it."""
+        run = self.find(name)
+        query = "select pg_catalog.row_to_json(r)::text from cerebro_internal.visible_run r where r.replaces = $1"
+        rows = self._read(query, run["id"])
+        return json.loads(rows[0][0]) if rows else run
+
+    def standing(self, run: int) -> Optional[str]:
+        """The state that ``cerebro.run`` shows; None when the run does not exist."""
+        return self._read("select cerebro_internal.run_standing($1)", run)[0][0]
+
+    def drives(self, pid: int) -> bool:
+        """Whether that backend drives a run."""
+        query = "select 1::text from cerebro_internal.visible_run r where r.driver_pid = $1 and cerebro_internal.driver_of(r.id) = $1"
+        return bool(self._read(query, pid))
+
+    def cancel_driver(self, run: int) -> None:
+        """Tell the backend that drives a run to stop; its role's right to do so is the caller's."""
+        self._read("select pg_catalog.pg_cancel_backend(cerebro_internal.driver_of($1))::text", run)
+
+    def drop_begun(self, pid: int) -> None:
+        """Remove what that backend began and could not load: it has failed before its first visit."""
+        self._read(
+            "select cerebro_internal.run_drop(r.id)::text from cerebro_internal.visible_run r"
+            " where r.driver_pid = $1 and r.generation = 1 and r.encoders is null and r.state = 'failed'",
+            pid,
+        )
+
+    def sees_model(self, name: str) -> bool:
+        """Whether a model of that name is committed."""
+        return bool(self._read("select 1::text from cerebro_internal.visible_model m where m.name = $1 limit 1", name))
 
     def refuse_driven(self, run: int) -> None:
         """Raise InUse (55006) while a live backend drives that run."""
@@ -285,8 +317,8 @@ class Ledger:
     def progress(self, details: dict, then: Callable[[], None]) -> None:
         self._write("cerebro_internal.progress_set($1, $2, $3)", details, then=then)
 
-    def end(self, state: str, error: Optional[str]) -> None:
-        self._write("cerebro_internal.run_end($1, $2, $3, $4::text)", state, error)
+    def end(self, state: str, error: Optional[str], details: Optional[dict]) -> None:
+        self._write("cerebro_internal.run_end($1, $2, $3, $4::text, $5::jsonb)", state, error, details)
 
     def flush(self) -> None:
         """Wait until everything is committed."""
@@ -294,7 +326,7 @@ class Ledger:
             for reply in pump([self.link], self._pulse):
                 reply.tag(reply)
 
-    def close_run(self, state: str, error: str, began: bool, seconds: float) -> None:
+    def close_run(self, state: str, error: BaseException, began: bool, seconds: float) -> None:
         """After an error: end the run (or remove it, when no visit began) within this time, interrupts aside.
 
         What cannot be written in time stays for ``resume`` to clean up: the run then shows as interrupted.
@@ -308,7 +340,8 @@ class Ledger:
         if self.run is None or not self.link.alive:
             return
         if began:
-            self.end(state, error)
+            told = shown(error)
+            self.end(state, str(error), {"sqlstate": told.sqlstate, "detail": told.detail, "hint": told.hint})
         else:
             self.link.post("select cerebro_internal.run_discard($1, $2)", self.run, self.generation)
         self._drain(deadline)

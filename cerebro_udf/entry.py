@@ -103,18 +103,63 @@ def drop_model(plpy, gd: dict, name: str) -> None:
         raise NotFound('model "%s" does not exist' % name, None, "select model from cerebro.model; shows all models.")
 
 
-@door
-def fit(plpy, gd: dict, run: str, source: str, model: str, label: str, features: List[str], options: str) -> List[Tuple]:
-    from cerebro_udf.coordinator import fit as runs
-
+def _run_arguments(run: str, source: str, model: str, label: str, features: List[str], options: str) -> Tuple:
     if features is None:
         raise NullArgument("argument features is null", None, "List columns, or leave it out to use every column but the label.")
     if any(isinstance(name, list) for name in features):
         raise InvalidArgument("argument features has several dimensions", None, "List columns in an array of one dimension.")
-    return runs.fit(
-        plpy, gd, _text("run", run), _text("source", source), _text("model", model), _text("label", label), features,
+    return (
+        _text("run", run), _text("source", source), _text("model", model), _text("label", label), features,
         _json("options", options),
     )  # fmt: skip
+
+
+@door
+def fit(plpy, gd: dict, **arguments: Any) -> List[Tuple]:
+    from cerebro_udf.coordinator import fit as runs
+
+    return runs.fit(plpy, gd, *_run_arguments(**arguments))
+
+
+@door
+def submit(plpy, gd: dict, **arguments: Any) -> str:
+    from cerebro_udf.coordinator import background
+
+    return background.submit(plpy, *_run_arguments(**arguments))
+
+
+@door
+def submit_again(plpy, gd: dict, run: str) -> str:
+    from cerebro_udf.coordinator import background
+
+    return background.submit_again(plpy, _text("run", run))
+
+
+@door
+def detached(plpy, gd: dict, run: str, *arguments: Any) -> None:
+    from cerebro_udf.coordinator import background
+
+    names = ("source", "model", "label", "features", "options")
+    given = _run_arguments(run, **dict(zip(names, arguments))) if arguments else (_text("run", run),)
+    background.detached(plpy, gd, *given)
+
+
+@door
+def wait(plpy, gd: dict, run: str, timeout: Optional[str]) -> List[Tuple]:
+    from cerebro_udf.coordinator import background
+
+    seconds = None
+    if timeout is not None:
+        plan = plpy.prepare("select pg_catalog.date_part('epoch', $1) as seconds", ["interval"])
+        seconds = plpy.execute(plan, [timeout])[0]["seconds"]
+    return background.wait(plpy, _text("run", run), seconds)
+
+
+@door
+def cancel(plpy, gd: dict, run: str) -> bool:
+    from cerebro_udf.coordinator import background
+
+    return background.cancel(plpy, _text("run", run))
 
 
 @door

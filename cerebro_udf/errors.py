@@ -159,6 +159,12 @@ class StateMismatch(CerebroError):
     sqlstate = "ML003"
 
 
+class RunNotDone(CerebroError):
+    """The run that was waited for is not done: cancelled, interrupted, or still under way when the time was up."""
+
+    sqlstate = "ML004"
+
+
 class ClientGone(CerebroError):
     """The client that asked for this statement has closed its connection."""
 

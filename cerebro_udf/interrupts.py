@@ -10,11 +10,22 @@ from __future__ import annotations
 import os
 import select
 import socket
+import time
 from typing import Optional
 
 from cerebro_udf.errors import ClientGone
 
+TURN_SECONDS = 0.05  # how long a pause may last before interrupts are looked at
 _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
+
+
+_unattended = False
+
+
+def go_unattended() -> None:
+    """Have this session go on without its client from now on: whether that one is there is looked at no more."""
+    global _unattended
+    _unattended = True
 
 
 class Pulse:
@@ -28,7 +39,8 @@ class Pulse:
         self._plpy = plpy
         self._plan = plpy.prepare("select 1")
         self._poll = None
-        descriptor = _client_descriptor(plpy)
+        self.attended = not _unattended  # whether a client waits for the answer
+        descriptor = _client_descriptor(plpy) if self.attended else None
         if descriptor is not None:
             self._poll = select.poll()
             self._poll.register(descriptor, select.POLLRDHUP)
@@ -47,6 +59,16 @@ class Pulse:
                     raise ClientGone("the client has closed its connection", None, "Connect again; cerebro.resume goes on with a run.")
 
     __call__ = check
+
+    def pause(self, seconds: float) -> None:
+        """Let time pass, and raise as ``check`` does."""
+        end = time.monotonic() + seconds
+        while True:
+            self.check()
+            left = end - time.monotonic()
+            if left <= 0:
+                return
+            time.sleep(min(left, TURN_SECONDS))
 
 
 def _client_descriptor(plpy) -> Optional[int]:

@@ -36,11 +36,12 @@ CREATE TABLE cerebro_internal.run (
   , lock_key int NOT NULL
   , driver_pid int NOT NULL
   , error text
+  , details jsonb
   , started_at timestamptz NOT NULL
   , finished_at timestamptz
   , UNIQUE (owner, name)
 );
-COMMENT ON TABLE cerebro_internal.run IS 'One row per call of fit; generation fences a driver that lost the run, which lives while its backend holds the lock of that key';
+COMMENT ON TABLE cerebro_internal.run IS 'One row per call of fit; details has the error''s sqlstate, detail and hint, or what stopped a run that is done; generation fences a driver that lost the run, which lives while its backend holds the lock of that key';
 
 CREATE TABLE cerebro_internal.trial (
     run int NOT NULL REFERENCES cerebro_internal.run ON DELETE CASCADE

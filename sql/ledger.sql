@@ -42,6 +42,26 @@ WHERE r.id = $1 AND EXISTS (
 $$;
 COMMENT ON FUNCTION cerebro_internal.driver_of(int) IS 'The backend that drives a run, NULL when nobody does; a lock held by anybody else proves nothing';
 
+CREATE OR REPLACE FUNCTION cerebro_internal.run_standing(run int)
+RETURNS text
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    seen text;
+BEGIN
+    FOR look IN 1..2 LOOP
+        SELECT r.state INTO seen FROM cerebro_internal.visible_run r WHERE r.id = $1;
+        IF seen IS NULL OR seen NOT IN ('loading', 'running') OR cerebro_internal.driver_of($1) IS NOT NULL THEN
+            RETURN seen;
+        END IF;
+        -- Its driver may have ended it between the two looks: locks are seen as they are, rows as of a snapshot.
+    END LOOP;
+    RETURN 'interrupted';
+END
+$$;
+COMMENT ON FUNCTION cerebro_internal.run_standing(int) IS 'The state of a run, interrupted when nobody drives what is not at rest; NULL when there is no such run';
+
 CREATE OR REPLACE FUNCTION cerebro_internal.refuse_driven(run int)
 RETURNS void
 LANGUAGE plpgsql
@@ -109,7 +129,7 @@ BEGIN
     PERFORM 1 FROM cerebro_internal.visible_run r WHERE r.id = $1 FOR UPDATE;
     PERFORM cerebro_internal.refuse_driven($1);
     UPDATE cerebro_internal.visible_run r
-    SET generation = r.generation + 1, lock_key = $2, driver_pid = $3, error = NULL, finished_at = NULL
+    SET generation = r.generation + 1, lock_key = $2, driver_pid = $3, error = NULL, details = NULL, finished_at = NULL
       , state = CASE WHEN r.encoders IS NULL THEN 'loading' ELSE 'running' END
     WHERE r.id = $1
     RETURNING r.generation INTO generation;
@@ -181,7 +201,7 @@ END
 $$;
 COMMENT ON FUNCTION cerebro_internal.run_ready(int, int, jsonb, jsonb, text, text, jsonb) IS 'Store the shards, the merged statistics and the trials, before the first visit; what the run replaces goes';
 
-CREATE OR REPLACE FUNCTION cerebro_internal.run_end(run int, generation int, state text, error text)
+CREATE OR REPLACE FUNCTION cerebro_internal.run_end(run int, generation int, state text, error text, details jsonb)
 RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -190,12 +210,12 @@ BEGIN
     PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
     PERFORM cerebro_internal.run_guard($1, $2);
     UPDATE cerebro_internal.visible_run r
-    SET state = $3, error = $4, finished_at = pg_catalog.clock_timestamp()
+    SET state = $3, error = $4, details = $5, finished_at = pg_catalog.clock_timestamp()
     WHERE r.id = $1;
     DELETE FROM cerebro_internal.visible_progress p WHERE p.run = $1;
 END
 $$;
-COMMENT ON FUNCTION cerebro_internal.run_end(int, int, text, text) IS 'Close a run as done, failed or cancelled';
+COMMENT ON FUNCTION cerebro_internal.run_end(int, int, text, text, jsonb) IS 'Close a run as done, failed or cancelled';
 
 CREATE OR REPLACE FUNCTION cerebro_internal.run_drop(run int)
 RETURNS boolean

@@ -8,8 +8,8 @@ GRANT SELECT ON cerebro.model TO PUBLIC;
 
 CREATE OR REPLACE VIEW cerebro.run WITH (security_barrier) AS
 SELECT r.name AS run, r.source, r.model
-     , CASE WHEN r.state IN ('loading', 'running') AND d.pid IS NULL THEN 'interrupted' ELSE r.state END AS state
-     , r.owner, r.label, r.features, r.options, r.rank_metric, r.started_at, r.finished_at, r.error, d.pid
+     , CASE WHEN r.state IN ('loading', 'running') AND d.pid IS NULL THEN cerebro_internal.run_standing(r.id) ELSE r.state END AS state
+     , r.owner, r.label, r.features, r.options, r.rank_metric, r.started_at, r.finished_at, r.error, r.details, d.pid
      , r.plan AS shards, r.encoders
 FROM cerebro_internal.visible_run r
 LEFT JOIN LATERAL (SELECT cerebro_internal.driver_of(r.id) AS pid) d ON r.state IN ('loading', 'running');

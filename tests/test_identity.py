@@ -554,7 +554,7 @@ def test_members_of_the_owners_role_may(session, other):
 WRITES = {
     "run_claim": "select cerebro_internal.run_claim({run}, 1, 1)",
     "run_ready": "select cerebro_internal.run_ready({run}, 1, '{{}}', '{{}}', 'loss', 'min', '[]')",
-    "run_end": "select cerebro_internal.run_end({run}, 1, 'failed', 'x')",
+    "run_end": "select cerebro_internal.run_end({run}, 1, 'failed', 'x', null)",
     "run_discard": "select cerebro_internal.run_discard({run}, 1)",
     "state_put": "select cerebro_internal.state_put({run}, 1, 0, 0, 0, 'x')",
     "trial_state": "select cerebro_internal.trial_state({run}, 1, 0, 0)",

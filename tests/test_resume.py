@@ -255,7 +255,7 @@ def test_former_driver_cannot_write_once_the_run_is_claimed(lab):
             claiming.execute(claim, [number])
         former.commit()
         assert claiming.execute(claim, [number]).fetchone() == (generation + 1,)
-        for command in (write, "select cerebro_internal.run_end(%s, %s, 'failed', 'late')"):
+        for command in (write, "select cerebro_internal.run_end(%s, %s, 'failed', 'late', null)"):
             with pytest.raises(psycopg.Error) as caught:
                 former.execute(command, [number, generation])
             assert caught.value.sqlstate == "55006"

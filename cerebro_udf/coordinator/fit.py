@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Callable, Dict, List, Optional, Tuple
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from cerebro_udf import encoders as encoding
 from cerebro_udf import faults
@@ -18,7 +20,7 @@ from cerebro_udf.coordinator.scheduler import Scheduler
 from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.source import Source, describe
 from cerebro_udf.engines import engine_for
-from cerebro_udf.engines.base import Engine
+from cerebro_udf.engines.base import Engine, Shard
 from cerebro_udf.errors import (
     AlreadyExists,
     ClientGone,
@@ -36,16 +38,27 @@ LEDGER_STOP_SECONDS = 0.35
 Row = Tuple[int, Optional[float], Optional[int], str, str, Optional[str]]
 
 
-def fit(plpy, gd: dict, run: str, source: str, model: str, label: str, features: List[str], options: dict) -> List[Row]:
-    """Train every configuration over all shards of the source.
+@dataclass
+class Call:
+    """A call of fit whose arguments make sense, by the catalog and the caller's rights."""
 
-    Returns:
-        One row per trial, best first: (trial, metric, best epoch, params as JSON, state, error).
-    """
-    _refuse_read_only(plpy)
+    run: str
+    model: str
+    definition: dict
+    table: Source
+    options: run_options.Options
+    seeded: bool  # whether the caller gave the seed
+    engine: Engine
+    shards: List[Shard]
+
+
+def check(plpy, run: str, source: str, model: str, label: str, features: List[str], options: dict) -> Call:
+    """Check the arguments of fit, before anything starts."""
+    refuse_read_only(plpy)
     definition = _model(plpy, model)
     parsed = run_options.parse(options, definition)
-    if parsed.seed is None:
+    seeded = parsed.seed is not None
+    if not seeded:
         parsed.seed = random.SystemRandom().randrange(2**31)
     search.trials(parsed.search, parsed.seed, definition, parsed)  # refuses a space that makes no sense
     table = describe(plpy, source, features, label)
@@ -54,40 +67,64 @@ def fit(plpy, gd: dict, run: str, source: str, model: str, label: str, features:
             raise InvalidArgument(
                 'option encoders names "%s", which is not a feature' % column, None, nearest(column, table.features)
             )
-    pulse = Pulse(plpy)
     engine = engine_for(plpy)
-    shards = engine.shards(table, parsed.segments)
-    ledger = Ledger(plpy, pulse, engine)
-    try:
-        former = ledger.own(run)
-        if former is not None:
-            if parsed.if_exists == "resume":
-                _refuse_other_run(former, table, definition, parsed, options.get("seed") is not None)
-                return _resume(plpy, gd, pulse, engine, ledger, run)
-            if parsed.if_exists == "error":
-                raise AlreadyExists(
-                    'run "%s" already exists' % run, None, 'Choose another name, or set options.if_exists to "replace" or "resume".'
-                )
+    return Call(run, model, definition, table, parsed, seeded, engine, engine.shards(table, parsed.segments))
+
+
+def former_run(ledger: Ledger, call: Call) -> Optional[dict]:
+    """The caller's run of that name, which the call goes on with or replaces; None when the name is free.
+
+    Raises:
+        AlreadyExists, InUse, InvalidArgument: the call may do neither.
+    """
+    former = ledger.own(call.run)
+    if former is not None:
+        if call.options.if_exists == "resume":
+            _refuse_other_run(former, call)
+        elif call.options.if_exists == "error":
+            raise AlreadyExists(
+                'run "%s" already exists' % call.run, None, 'Choose another name, or set options.if_exists to "replace" or "resume".'
+            )
+        else:
             ledger.refuse_driven(former["id"])
-        segments = Segments(plpy, gd, pulse, engine, shards)
+    return former
+
+
+def fit(plpy, gd: dict, *arguments: Any) -> List[Row]:
+    """Train every configuration over all shards of the source; arguments as for ``check``.
+
+    Returns:
+        One row per trial, best first: (trial, metric, best epoch, params as JSON, state, error).
+    """
+    call = check(plpy, *arguments)
+    pulse = Pulse(plpy)
+    ledger = Ledger(plpy, pulse, call.engine)
+    try:
+        former = former_run(ledger, call)
+        if former is not None and call.options.if_exists == "resume":
+            return _resume(plpy, gd, pulse, call.engine, ledger, call.run, call.options.time_limit)
+        segments = Segments(plpy, gd, pulse, call.engine, call.shards)
         segments.connect()
         segments.check_policies()
 
         def create() -> None:
             ledger.create(
-                None if former is None else former["id"], name=run, source=table.name, model=model, definition=definition, label=label,
-                features=table.features, options=parsed.to_json(),
+                None if former is None else former["id"], name=call.run, source=call.table.name, model=call.model,
+                definition=call.definition, label=call.table.label, features=call.table.features, options=call.options.to_json(),
             )  # fmt: skip
 
-        return _drive(plpy, pulse, ledger, segments, table, parsed, run, create)
+        return _drive(plpy, pulse, ledger, segments, call.table, call.options, call.run, create)
     finally:
         ledger.unlock()
         ledger.link.close()
 
 
 def resume(plpy, gd: dict, run: str) -> List[Row]:
-    """Go on with a run from its committed states; a run that is done returns its trials."""
-    _refuse_read_only(plpy)
+    """Go on with a run from its committed states; a run that is done returns its trials.
+
+    A run that its time_limit has ended goes on too, for as long again.
+    """
+    refuse_read_only(plpy)
     pulse = Pulse(plpy)
     engine = engine_for(plpy)
     ledger = Ledger(plpy, pulse, engine)
@@ -98,11 +135,12 @@ def resume(plpy, gd: dict, run: str) -> List[Row]:
         ledger.link.close()
 
 
-def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: str) -> List[Row]:
+def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: str, time_limit: Optional[float] = None) -> List[Row]:
     record = ledger.find(run)
-    if record["state"] == "done":
-        return _ranked(ledger.trials(record["id"]), record["rank_direction"])
+    if record["state"] == "done" and record["details"] is None:
+        return ranked(ledger.trials(record["id"]), record["rank_direction"])
     parsed = run_options.Options.from_json(record["options"])
+    parsed.time_limit = time_limit or parsed.time_limit
     table = describe(plpy, record["source"], record["features"], record["label"])
     shards = engine.shards(table, parsed.segments) if record["plan"] is None else engine.shards_again(table, record["plan"]["shards"])
     ledger.refuse_driven(record["id"])  # before any session is opened: who comes second is told at once
@@ -112,12 +150,13 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: s
     return _drive(plpy, pulse, ledger, segments, table, parsed, run, lambda: ledger.claim(record["id"]))
 
 
-def _refuse_other_run(former: dict, table: Source, definition: dict, options: run_options.Options, seeded: bool) -> None:
+def _refuse_other_run(former: dict, call: Call) -> None:
     """A run that is resumed must be the one that the call describes."""
-    now = {"source": table.name, "label": table.label, "features": table.features, "model": definition, **options.to_json()}
+    table = call.table
+    now = {"source": table.name, "label": table.label, "features": table.features, "model": call.definition, **call.options.to_json()}
     then = {key: former[key] for key in ("source", "label", "features")}
     then.update(model=former["definition"], **former["options"])
-    ignored = {"if_exists", "max_retries", "memory", "segments"} | (set() if seeded else {"seed"})
+    ignored = {"if_exists", "max_retries", "memory", "segments", "time_limit"} | (set() if call.seeded else {"seed"})
     for key, value in json.loads(json.dumps(now)).items():
         if key not in ignored and value != then.get(key):
             raise InvalidArgument(
@@ -133,6 +172,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
     faults.reset(run)
     record: Optional[dict] = None
     loop: Optional[Loop] = None
+    deadline = None if options.time_limit is None else time.monotonic() + options.time_limit
     try:
         take()
         record = ledger.record()
@@ -158,28 +198,28 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         trials = _trials(ledger, record, options, encoders, scheduler, len(rows))
         loop = Loop(
             plpy, pulse,
-            {"name": run, "epochs": options.epochs, "checkpoint": options.checkpoint, "seed": options.seed},
+            {"name": run, "epochs": options.epochs, "checkpoint": options.checkpoint, "seed": options.seed, "deadline": deadline},
             segments, ledger, scheduler, trials, rank, rows, options.max_retries,
             lambda number: loader.again(number, stats[number], encoders), progress,
         )  # fmt: skip
         loop.go()
-        ledger.end("done", None)
+        ledger.end("done", None, {"stopped": "time_limit"} if loop.out_of_time else None)
         ledger.flush()
     except BaseException as error:
-        # A run that has replaced another stays, whatever happens: the other one is gone.
-        began = (record is not None and record["encoders"] is not None) or (
+        # A run that has replaced another stays, whatever happens: the other one is gone. So does one that nobody listens to.
+        began = (record is not None and record["encoders"] is not None) or not pulse.attended or (
             loop is not None and (loop.began or record["replaces"] is not None)
         )
         sqlstate = getattr(error, "sqlstate", None)
         segments.rest()
         if not isinstance(error, InUse):
             cancelled = sqlstate == "57014" or isinstance(error, ClientGone)
-            ledger.close_run("cancelled" if cancelled else "failed", str(error), began, LEDGER_STOP_SECONDS)
+            ledger.close_run("cancelled" if cancelled else "failed", error, began, LEDGER_STOP_SECONDS)
         raise
     finally:
         segments.rest()
         ledger.unlock()
-    return _ranked([_shown(trial) for trial in trials.values()], rank[1])
+    return ranked([_shown(trial) for trial in trials.values()], rank[1])
 
 
 def _figures(stats: dict) -> dict:
@@ -229,7 +269,7 @@ def _shown(trial: Trial) -> dict:
     }  # fmt: skip
 
 
-def _ranked(trials: List[dict], direction: str) -> List[Row]:
+def ranked(trials: List[dict], direction: str) -> List[Row]:
     """Rows for the caller, best first; trials without a metric (failed, or NaN throughout) come last, in order of number."""
     sign = 1 if direction == "min" else -1
     ordered = sorted(
@@ -249,7 +289,7 @@ def _model(plpy, name: str) -> dict:
     return json.loads(found[0]["definition"])
 
 
-def _refuse_read_only(plpy) -> None:
+def refuse_read_only(plpy) -> None:
     row = plpy.execute(
         "select pg_catalog.pg_is_in_recovery() as standby, pg_catalog.current_setting('transaction_read_only') as read_only"
     )[0]
@@ -267,7 +307,7 @@ def drop_run(plpy, run: str) -> None:
     Raises:
         NotFound; InUse while a session drives it.
     """
-    _refuse_read_only(plpy)
+    refuse_read_only(plpy)
     pulse = Pulse(plpy)
     ledger = Ledger(plpy, pulse, engine_for(plpy))
     try:

@@ -53,7 +53,7 @@ class Loop:
     Args:
         plpy: PL/Python's module; only for notices, faults and interrupts.
         pulse: ``Pulse`` of this backend.
-        run: ``{"name", "id", "epochs", "checkpoint", "seed"}``.
+        run: ``{"name", "epochs", "checkpoint", "seed", "deadline"}``; after the deadline (``time.monotonic()``) no visit is ordered.
         segments: Connected, started and loaded.
         ledger: Holds the run.
         scheduler: Knows every trial already.
@@ -77,6 +77,7 @@ class Loop:
         self._sent_at: Dict[int, float] = {}  # segment -> when its visit was ordered
         self._progress = progress
         self._repaired: Optional[int] = None  # the segment whose link is being opened again
+        self.out_of_time = False  # whether time_limit has ended it
         self.began = False  # whether a visit has been ordered: from then on the run stays
         self._visits_per_trial = run["epochs"] * (len(rows) + sum(1 for _, held in rows if held))
 
@@ -93,7 +94,7 @@ class Loop:
             if self._scheduler.epoch_ready(trial.number):  # resumed after an epoch's last visit
                 epoch = trial.seq // len(self._links)
                 self._epoch_end(Order(trial.number, epoch, "train", 0), trial, {})
-        while not self._scheduler.finished or any(link.busy for link in self._links):
+        while self._more() or any(link.busy for link in self._links):
             self._dispatch()
             for reply in pump(self._links + [self._ledger.link], self._pulse):
                 try:
@@ -101,8 +102,18 @@ class Loop:
                 except LinkBroken as error:
                     self._repair(reply.link, error)
             self._progress.publish()
+        self.out_of_time = not self._scheduler.finished
+        if self.out_of_time:
+            self._plpy.notice(
+                'run "%s": time_limit is over; cerebro.resume goes on with what is unfinished, for as long again' % self._run["name"]
+            )
         self._ledger.flush()
         faults.reach(self._plpy, "before-done", self._run["name"])
+
+    def _more(self) -> bool:
+        """Whether there is work left, and time for it."""
+        deadline = self._run["deadline"]
+        return not self._scheduler.finished and (deadline is None or time.monotonic() < deadline)
 
     def _notice_begin(self) -> None:
         self._plpy.notice(
@@ -116,7 +127,7 @@ class Loop:
     # -- orders --
 
     def _dispatch(self) -> None:
-        if self._ledger.full:
+        if self._ledger.full or not self._more():
             return
         free = [n for n, link in enumerate(self._links) if not link.busy]
         for order in self._scheduler.orders(free):

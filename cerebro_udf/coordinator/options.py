@@ -23,10 +23,15 @@ MAX_LOCAL_WORKERS = 64
 MAX_EMBEDDING = 4096
 
 # Known, and not there yet.
-LATER = frozenset(["time_limit", "filter", "sample", "outputs", "strategy"])
+LATER = frozenset(["filter", "sample", "outputs", "strategy"])
 
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(B|kB|MB|GB|TB)\s*\Z")
 _UNIT_BYTES = {"B": 1, "kB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
+_TIME_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|sec|second|min|minute|h|hour|d|day)s?(?![a-z])\s*")
+_TIME = re.compile("(?:%s)+\\Z" % _TIME_PART.pattern)
+_UNIT_SECONDS = {
+    "s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400,
+}  # fmt: skip
 
 # Better when larger. Everything else that Keras knows is an error, a divergence or a count of mistakes, except
 # Mean and Sum, of which nobody can tell.
@@ -75,6 +80,7 @@ class Options:
     learning_rate: Optional[float] = None
     encoders: Dict[str, Any] = field(default_factory=dict)
     max_retries: int = 2
+    time_limit: Optional[float] = None  # seconds
     early_stopping: Optional[Dict[str, Any]] = None
     reduce_on_plateau: Optional[Dict[str, Any]] = None
 
@@ -262,6 +268,16 @@ def _memory(key: str, value: Any) -> Any:
     return float(value)
 
 
+def _time_limit(key: str, value: Any) -> float:
+    """Seconds; text as PostgreSQL writes its settings, such as ``90min``, or in words, or several of both."""
+    seconds = value if _is_number(value) else None
+    if isinstance(value, str) and _TIME.match(value):
+        seconds = sum(float(count) * _UNIT_SECONDS[unit] for count, unit in _TIME_PART.findall(value))
+    if seconds is None or not 0 < seconds <= MAX_INTEGER:
+        raise _wrong(key, value, 'a number of seconds above 0, or text such as "90 s", "45min", "2h" or "1 day"')
+    return float(seconds)
+
+
 def _metrics(key: str, value: Any) -> List[Any]:
     if not isinstance(value, list):
         raise _wrong(key, value, 'a list such as ["accuracy", {"AUC": {"curve": "PR"}}]')
@@ -335,6 +351,7 @@ _READERS: Dict[str, Callable[[str, Any], Any]] = {
     "learning_rate": _learning_rate,
     "encoders": _encoders,
     "max_retries": _integer(0),
+    "time_limit": _time_limit,
     "early_stopping": stopping.read,
     "reduce_on_plateau": stopping.read,
 }

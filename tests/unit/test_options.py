@@ -36,6 +36,7 @@ def test_no_options_are_sensible_ones():
         "learning_rate": None,
         "encoders": {},
         "max_retries": 2,
+        "time_limit": None,
         "early_stopping": None,
         "reduce_on_plateau": None,
     }
@@ -139,6 +140,20 @@ def test_an_option_that_is_to_come_is_refused_by_name(key):
     with pytest.raises(NotSupported) as info:
         parse(**{key: 1})
     assert key in info.value.message and info.value.sqlstate == "0A000"
+
+
+@pytest.mark.parametrize(
+    "given, seconds",
+    [(90, 90), (0.5, 0.5), ("90", None), ("90s", 90), ("90 sec", 90), ("45min", 2700), ("1.5 hours", 5400), ("2h", 7200), ("1 day", 86400),
+     ("1h 30min", 5400), ("1 d 2 h", 93600), ("", None), ("2 weeks", None), ("-1h", None), ("h", None), (0, None), (True, None),
+     ("0s", None), (1e300, None), ([1], None)],
+)  # fmt: skip
+def test_a_time_limit_is_seconds_or_a_time_in_words(given, seconds):
+    if seconds is None:
+        with pytest.raises(InvalidArgument):
+            parse(time_limit=given)
+    else:
+        assert parse(time_limit=given).time_limit == seconds
 
 
 @pytest.mark.parametrize("options", [[], "epochs", 3])
