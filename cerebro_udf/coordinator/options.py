@@ -56,7 +56,7 @@ class Options:
         loss: Keras' full form, or None (derived from the task).
         metrics: What ``definition.check_metric`` returns for each, or None (derived from the task).
         rank_by: ``{"metric": …, "direction": "min" or "max"}``, or None: see ``rank``.
-        search: As given, checked; see ``search.trials``.
+        search: As given, checked; see ``search.check``.
         memory: A share of what a segment has available, 0 < share <= 1, or text such as "2GB"; None: the default.
         encoders: Column name to encoder, as given.
     """

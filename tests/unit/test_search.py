@@ -167,7 +167,7 @@ def test_a_range_of_one_fraction_gives_one_trial():
         ({"batch_size": [True]}, "batch_size", None),
         ({"learning_rate": {"low": 0, "high": 1, "log": True}}, "learning_rate", None),
         ({"learning_rate": {"low": 0.1, "high": 1, "log": 1}}, "learning_rate", "log"),
-        ({"learning_rate": {"low": 0.1, "high": 1, "log": True, "step": 0.1}}, "learning_rate", "List"),
+        ({"learning_rate": {"low": 0.1, "high": 1, "log": True, "step": 0.1}}, "learning_rate", "multiplies"),
         ({"learning_rate": {"low": 0.1, "high": 1}}, "learning_rate", "step"),
         ({"learning_rate": {"low": 0.1, "high": 1, "log": True}}, "learning_rate", "step"),
         ({"learning_rate": [0.1, 0]}, "learning_rate", None),
@@ -215,8 +215,13 @@ def test_wrong_keys_of_the_search_are_refused(keys):
 
 def test_a_method_that_is_to_come_is_refused_by_name():
     with pytest.raises(NotSupported) as info:
-        trials({"batch_size": [1]}, method="hyperband", trials=3)
-    assert "hyperband" in info.value.message
+        trials({"batch_size": [1]}, method="cmaes", trials=3)
+    assert "cmaes" in info.value.message
+
+
+def test_a_pruner_named_as_method_is_told_where_it_belongs():
+    error = refused({"batch_size": [1]}, method="hyperband", trials=3)
+    assert '"pruner": "hyperband"' in error.hint
 
 
 def test_a_huge_grid_is_refused_unless_its_first_trials_are_asked_for():
@@ -224,7 +229,7 @@ def test_a_huge_grid_is_refused_unless_its_first_trials_are_asked_for():
         "batch_size": {"low": 1, "high": 1000, "step": 1},
         "optimizer.beta_1": [i / 100 for i in range(50)],
     }
-    assert "50000" in refused(space).message
+    assert "1000 x 50" in refused(space).detail
     assert len(trials(space, trials=7)) == 7
 
 
