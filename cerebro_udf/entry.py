@@ -214,6 +214,27 @@ def export_model(plpy, gd: dict, run: str, trial: Optional[int]) -> bytes:
 
 
 @door
+def promote(plpy, gd: dict, run: str, alias: str, trial: Optional[int]) -> dict:
+    from cerebro_udf import aliases
+
+    return aliases.promote(plpy, gd, _text("run", run), _text("alias", alias), trial)
+
+
+@door
+def rollback(plpy, gd: dict, alias: str) -> dict:
+    from cerebro_udf import aliases
+
+    return aliases.rollback(plpy, _text("alias", alias))
+
+
+@door
+def drop_alias(plpy, gd: dict, alias: str) -> None:
+    from cerebro_udf import aliases
+
+    aliases.drop(plpy, _text("alias", alias))
+
+
+@door
 def worker(plpy, gd: dict, call: str, *arguments: Any) -> Any:
     """One step of a segment's worker; JSON in and out as text."""
     from cerebro_udf.segment import worker as steps

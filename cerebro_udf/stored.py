@@ -8,16 +8,24 @@ from typing import Dict, List, Optional, Tuple
 
 from cerebro_udf.errors import NotFound, NotReady
 
-# The run of that name that this role owns, or else may see; of its trials the one asked for, or the best.
-_CHOSEN = """
+_TRIAL = """
 select r.id as run, r.state, r.encoders is not null as ready, t.trial, t.best_seq, t.error
-from cerebro_internal.visible_run r
-left join cerebro_internal.visible_trial t on t.run = r.id and ($2 is null or t.trial = $2)
-where r.name = $1
+from %s
+left join cerebro_internal.visible_trial t on t.run = r.id and (%s is null or t.trial = %s)
 order by r.owner = current_user desc, r.id, t.best_seq is null, t.state = 'failed'
        , case r.rank_direction when 'max' then -t.metric else t.metric end nulls last, t.trial
 limit 1
 """
+# The run of that name that this role owns, or else may see; of its trials the one asked for, or the best.
+_CHOSEN = _TRIAL % ("(select * from cerebro_internal.visible_run v where v.name = $1) r", "$2", "$2")
+# What an alias of that name stands for; of its trials the one asked for, or the alias's.
+_ALIAS = _TRIAL % (
+    "(select p.run, coalesce($2, p.trial) as wanted from cerebro_internal.visible_promotion p"
+    " where p.alias = $1 and p.rolled_back_at is null and p.run is not null"
+    ' order by p.owner = current_user desc, p.owner, p."position" desc limit 1) a'
+    " join cerebro_internal.visible_run r on r.id = a.run",
+    "a.wanted", "a.wanted",
+)  # fmt: skip
 
 _RUN = """
 select r.name, r.definition, r.label, r.features, r.options, r.encoders, t.params
@@ -42,13 +50,15 @@ class Chosen:
 
 
 def choose(plpy, gd: dict, run: str, trial: Optional[int]) -> Chosen:
-    """Find a trial of a run, the best by default. Cheap: called for every predicted row.
+    """Find a trial of a run (or of what an alias stands for), the best by default. Cheap: called for every predicted row.
 
     Raises:
         NotFound: no such run or trial.
         NotReady: no epoch of it is finished.
     """
     found = plpy.execute(_plan(plpy, gd, _CHOSEN, ["text", "int4"]), [run, trial])
+    if not len(found):
+        found = plpy.execute(_plan(plpy, gd, _ALIAS, ["text", "int4"]), [run, trial])
     if not len(found):
         hint = "select run, state from cerebro.run; shows all runs."
         level = plpy.execute("select pg_catalog.current_setting('transaction_isolation') as level")[0]["level"]

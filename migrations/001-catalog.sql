@@ -103,6 +103,19 @@ CREATE TABLE cerebro_internal.state (
 ALTER TABLE cerebro_internal.state ALTER COLUMN data SET STORAGE EXTERNAL;
 COMMENT ON TABLE cerebro_internal.state IS 'Committed states in chunks of at most 64 MB; seq counts the train visits that a state covers';
 
+CREATE TABLE cerebro_internal.promotion (
+    owner name NOT NULL
+  , alias text NOT NULL
+  , "position" int NOT NULL
+  , run int REFERENCES cerebro_internal.run ON DELETE SET NULL
+  , run_name text NOT NULL
+  , trial int NOT NULL
+  , promoted_at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
+  , rolled_back_at timestamptz
+  , PRIMARY KEY (owner, alias, "position")
+);
+COMMENT ON TABLE cerebro_internal.promotion IS 'What each alias was moved to; it stands for the highest position that has a run and was not rolled back';
+
 CREATE TABLE cerebro_internal.progress (
     run int PRIMARY KEY REFERENCES cerebro_internal.run ON DELETE CASCADE
   , visits_done int
@@ -138,6 +151,7 @@ SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.trial', '');
 SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.epoch', '');
 SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.visit', '');
 SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.state', '');
+SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.promotion', '');
 
 -- The way back to this very server, for the ledger and for local workers. Its users add a mapping with their own password.
 CREATE FOREIGN DATA WRAPPER cerebro;

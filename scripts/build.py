@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 # Files of sql/ that others depend on come first, in this order; the rest follows by name.
-ORDER: tuple[str, ...] = ()
+ORDER: tuple[str, ...] = ("catalog.sql",)
 
 GUARD = '\\echo Use "{command}" to load this file.\\quit\n'
 

@@ -51,3 +51,19 @@ WHERE EXISTS (SELECT 1 FROM cerebro_internal.visible_run r WHERE r.id = p.run)
 WITH CHECK OPTION;
 COMMENT ON VIEW cerebro_internal.visible_progress IS 'Progress of the reader''s runs';
 GRANT SELECT, INSERT, UPDATE, DELETE ON cerebro_internal.visible_progress TO PUBLIC;
+
+CREATE OR REPLACE VIEW cerebro_internal.visible_promotion WITH (security_barrier) AS
+SELECT p.* FROM cerebro_internal.promotion p
+WHERE EXISTS (
+    SELECT 1 FROM pg_catalog.pg_roles o WHERE o.rolname = p.owner AND pg_catalog.pg_has_role(o.oid, 'MEMBER'))
+WITH CHECK OPTION;
+COMMENT ON VIEW cerebro_internal.visible_promotion IS 'Aliases of the reader, and what they stood for';
+GRANT SELECT, INSERT, UPDATE, DELETE ON cerebro_internal.visible_promotion TO PUBLIC;
+
+CREATE OR REPLACE VIEW cerebro_internal.visible_alias WITH (security_barrier) AS
+SELECT p.owner, p.alias, p.run, p.trial, p.promoted_at
+     , pg_catalog.row_number() OVER (PARTITION BY p.owner, p.alias ORDER BY p."position" DESC) AS nth
+FROM cerebro_internal.visible_promotion p
+WHERE p.rolled_back_at IS NULL AND p.run IS NOT NULL;
+COMMENT ON VIEW cerebro_internal.visible_alias IS 'What each alias of the reader stands for (nth = 1), and what rolling back would return to (nth = 2 and so on)';
+GRANT SELECT ON cerebro_internal.visible_alias TO PUBLIC;

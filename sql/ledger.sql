@@ -79,6 +79,26 @@ END
 $$;
 COMMENT ON FUNCTION cerebro_internal.refuse_driven(int) IS 'Raise 55006 while a live backend drives the run';
 
+CREATE OR REPLACE FUNCTION cerebro_internal.refuse_promoted(run int)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    held record;
+BEGIN
+    SELECT a.alias, a.nth INTO held
+    FROM cerebro_internal.visible_alias a WHERE a.run = $1 AND a.nth <= 2 ORDER BY a.nth, a.alias LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'run "%" stands behind alias "%"', (SELECT r.name FROM cerebro_internal.visible_run r WHERE r.id = $1), held.alias
+        USING ERRCODE = '2BP01'
+          , DETAIL = CASE held.nth WHEN 1 THEN 'The alias stands for it.' ELSE 'The alias returns to it when it is rolled back.' END
+          , HINT = pg_catalog.format('Promote other runs to it first, or remove the alias: select cerebro.drop_alias(%L);', held.alias);
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION cerebro_internal.refuse_promoted(int) IS 'Raise 2BP01 while an alias stands for the run, or would return to it';
+
 CREATE OR REPLACE FUNCTION cerebro_internal.run_create(
     name text
   , source text
@@ -100,8 +120,13 @@ DECLARE
     id int;
 BEGIN
     PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
+    IF EXISTS (SELECT 1 FROM cerebro_internal.visible_alias a WHERE a.owner = current_user AND a.alias = $1) THEN
+        RAISE EXCEPTION 'an alias "%" exists', $1
+        USING ERRCODE = '42710', HINT = 'Choose another name for the run, and promote it to the alias when it is done.';
+    END IF;
     IF $8 IS NOT NULL THEN
         PERFORM cerebro_internal.refuse_driven($8);
+        PERFORM cerebro_internal.refuse_promoted($8);
         -- What an attempt before this one has left; refused while that one is under way.
         PERFORM cerebro_internal.run_drop(r.id) FROM cerebro_internal.visible_run r WHERE r.replaces = $8;
     END IF;
@@ -225,6 +250,7 @@ AS $$
 BEGIN
     PERFORM 1 FROM cerebro_internal.visible_run r WHERE r.id = $1 FOR UPDATE;
     PERFORM cerebro_internal.refuse_driven($1);
+    PERFORM cerebro_internal.refuse_promoted($1);
     DELETE FROM cerebro_internal.visible_run r WHERE r.id = $1;
     RETURN FOUND;
 END

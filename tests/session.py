@@ -93,8 +93,8 @@ class Session:
         self.conn.add_notice_handler(lambda notice: self.notices.append(notice.message_primary))
 
     def forget(self) -> None:
-        """Remove the role's runs and models."""
-        for table in ("run", "model"):
+        """Remove the role's aliases, runs and models."""
+        for table in ("promotion", "run", "model"):
             self.cluster.coordinator.execute(
                 "delete from cerebro_internal.%s where owner = %%s" % table, [self.role]
             )

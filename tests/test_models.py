@@ -6,13 +6,16 @@ import json
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import psycopg
 import pytest
 
 from tests import requirements as requires
-from tests.session import LINE, Session
+from tests.cluster import poll_until
+from tests.session import LINE, LOGIT, POINTS, Session, points
 
 pytestmark = requires.segments(3)
 
@@ -129,3 +132,124 @@ def test_no_file_stays_behind(cluster, exported):
 def test_what_cannot_be_exported_is_told(session, exported):
     assert session.error("select cerebro.export_model('nobody')").sqlstate == "42704"
     assert session.error("select cerebro.export_model(%s, 7)", exported.runs["number"]).sqlstate == "42704"
+
+
+# ---- aliases
+
+
+@pytest.fixture(scope="module")
+def line(session):
+    """Two runs of two trials each, that differ in what they predict."""
+    table = session.local(POINTS, points())
+    model = session.model(LOGIT)
+    search = {"space": {"learning_rate": [0.01, 1.0]}}
+    return [session.fit(table, model, "label", segments=1, seed=seed, search=search) for seed in (1, 2)]
+
+
+@pytest.fixture
+def alias(session):
+    """A name that no alias has, and that none has afterwards."""
+    name = session.name("alias")
+    yield name
+    session.cluster.coordinator.execute("delete from cerebro_internal.promotion where alias = %s", [name])
+
+
+ROW = '{"a": 1, "b": 0.5}'
+
+
+def answer(session, name: str, *trial: int) -> str:
+    return session.rows("select cerebro.predict(%s, %s" + ", %s" * len(trial) + ")::text", name, ROW, *trial)[0][0]
+
+
+def stands(session, alias: str) -> list:
+    return session.rows("select run, trial, previous_run, previous_trial from cerebro.alias where alias = %s", alias)
+
+
+def test_an_alias_moves_and_moves_back(session, line, alias):
+    first, second = line
+    promoted = session.rows("select run, trial, previous_run, previous_trial from cerebro.promote(%s, %s)", first, alias)
+    best = session.rows("select trial from cerebro.trial where run = %s order by metric limit 1", first)[0][0]
+    assert promoted == stands(session, alias) == [(first, best, None, None)]
+    assert answer(session, alias) == answer(session, first)
+    session.rows("select cerebro.promote(%s, %s, 1 - %s)", second, alias, best)
+    assert stands(session, alias) == [(second, 1 - best, first, best)]
+    assert answer(session, alias) == answer(session, second, 1 - best) != answer(session, first)
+    assert answer(session, alias, best) == answer(session, second, best)
+    assert session.rows("select run, previous_run from cerebro.rollback(%s)", alias) == [(first, None)]
+    assert answer(session, alias) == answer(session, first)
+    history = session.rows("select run, trial, rolled_back_at is null from cerebro.promotion where alias = %s order by position", alias)
+    assert history == [(first, best, True), (second, 1 - best, False)]
+    assert session.error("select cerebro.rollback(%s)", alias).sqlstate == "55000"
+
+
+def test_an_alias_may_name_what_another_one_stands_for(session, line, alias):
+    session.rows("select cerebro.promote(%s, %s, 1)", line[0], alias)
+    session.rows("select cerebro.promote(%s, %s)", alias, alias + "_2")
+    assert stands(session, alias + "_2")[0][:2] == (line[0], 1)
+    session.rows("select cerebro.drop_alias(%s)", alias + "_2")
+    assert stands(session, alias + "_2") == []
+
+
+def test_a_promotion_is_seen_by_others_at_commit_and_gone_with_a_rollback(session, line, alias):
+    session.rows("select cerebro.promote(%s, %s)", line[0], alias)
+    with session.cluster.connect() as other:
+        with pytest.raises(ZeroDivisionError), other.transaction():
+            other.execute("select cerebro.promote(%s, %s)", [line[1], alias])
+            assert stands(session, alias)[0][0] == line[0]
+            raise ZeroDivisionError
+    assert stands(session, alias)[0][0] == line[0]
+
+
+def test_a_concurrent_promotion_comes_after_the_one_that_it_waited_for(session, line, alias):
+    with session.cluster.connect() as other:
+        with other.transaction():
+            other.execute("select cerebro.promote(%s, %s)", [line[0], alias])
+            with ThreadPoolExecutor(1) as pool:
+                later = pool.submit(session.rows, "select cerebro.promote(%s, %s)", line[1], alias)
+                poll_until(lambda: session.cluster.coordinator.execute(
+                    "select count(*) > 0 from pg_locks where not granted and pid = %s", [session.conn.info.backend_pid])[0][0])
+                other.execute("commit")
+                other.execute("begin")
+                later.result()
+    assert stands(session, alias)[0][::2] == (line[1], line[0])
+
+
+def test_a_promoted_run_and_the_one_before_it_cannot_be_dropped_or_replaced(session, line, alias):
+    first, second = line
+    table, model = session.local(POINTS, points()), session.model(LOGIT)
+    third = session.fit(table, model, "label", segments=1)
+    for run in (first, second, third):
+        session.rows("select cerebro.promote(%s, %s)", run, alias)
+    for run in (second, third):
+        error = session.error("select cerebro.drop_run(%s)", run)
+        assert (error.sqlstate, error.message) == ("2BP01", 'run "%s" stands behind alias "%s"' % (run, alias))
+        assert "drop_alias('%s')" % alias in error.hint
+        assert session.refused(table, model, "label", run=run, segments=1, if_exists="replace").sqlstate == "2BP01"
+    session.rows("select cerebro.drop_alias(%s)", alias)
+    session.rows("select cerebro.drop_run(%s)", third)
+
+
+def test_a_name_is_a_run_or_an_alias_never_both(session, line, alias):
+    assert session.error("select cerebro.promote(%s, %s)", *line).sqlstate == "42710"
+    session.rows("select cerebro.promote(%s, %s)", line[0], alias)
+    refused = session.refused(session.local(POINTS, points()), session.model(LOGIT), "label", run=alias, segments=1)
+    assert (refused.sqlstate, refused.message) == ("42710", 'an alias "%s" exists' % alias)
+
+
+def test_what_cannot_be_promoted_or_rolled_back_is_told(session, line, alias):
+    for call in ("promote('nobody', '%s')", "rollback('%s')", "drop_alias('%s')"):
+        error = session.error("select cerebro." + call % alias)
+        assert error.sqlstate == "42704" and error.hint
+    assert session.error("select cerebro.promote(%s, ' ')", line[0]).sqlstate == "22004"
+
+
+def test_aliases_are_each_roles_own(session, line, alias, make_role):
+    session.rows("select cerebro.promote(%s, %s)", line[0], alias)
+    with session.cluster.connect(make_role()) as stranger:
+        assert stranger.execute("select count(*) from cerebro.alias where alias = %s", [alias]).fetchone() == (0,)
+        with pytest.raises(psycopg.Error, match="does not exist"):
+            stranger.execute("select cerebro.predict(%s, %s)", [alias, ROW])
+        with pytest.raises(psycopg.Error, match="violates check option"):
+            stranger.execute(
+                "insert into cerebro_internal.visible_promotion (owner, alias, position, run_name, trial) values ('tester', 'x', 1, 'x', 0)"
+            )
