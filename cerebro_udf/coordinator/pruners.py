@@ -1,7 +1,8 @@
 """Which trials are not worth another epoch. Pure: each rule decides from the scores it is shown, and nothing else.
 
 The score of a trial after an epoch is its best value of the ranking metric up to there, as trials are ranked by their
-best epoch; smaller is better. A trial that is done early keeps its last score in all later epochs.
+best epoch; smaller is better. A trial that is done early keeps its last score in all later epochs; one that failed, or
+whose metric was no number, counts for nobody any more.
 
 * ``percentile``: goes on if it is among the best ``percentile`` % of the trials done, compared after the same epoch;
   ``median`` is the 50th percentile (the median stopping rule of Golovin et al. 2017, as Optuna reads it).
@@ -40,7 +41,7 @@ class Seen(NamedTuple):
     Attributes:
         trial: Whose next epoch it is about.
         epoch: The one that it has finished.
-        scores: After an epoch, the score of each trial by number, float64; NaN where it has not come as far, or has none.
+        scores: After an epoch, the score of each trial by number, float64; NaN where it has not come as far, or counts for nobody.
         done: Which trials are done, by number; may be shorter than the scores, none of the others is then known to be.
     """
 
@@ -61,10 +62,11 @@ class Percentile:
 
     def reason(self, seen: Seen) -> Optional[str]:
         """Why a trial is stopped, or None."""
-        count = int(seen.done.sum())
+        done = ~numpy.isnan(seen.scores(seen.epoch)[: len(seen.done)]) & seen.done
+        count = int(done.sum())
         if seen.epoch <= self.warmup_epochs or count < self.startup_trials:
             return None
-        better = int(seen.better(seen.epoch)[: len(seen.done)][seen.done].sum())
+        better = int(seen.better(seen.epoch)[: len(done)][done].sum())
         if better <= count * self.percentile / 100:
             return None
         return "%d of %d trials done were better after epoch %d" % (better, count, seen.epoch)

@@ -66,6 +66,8 @@ class Study:
         self._done = numpy.zeros(self._total, bool)
         self._last = numpy.full(self._total, math.nan)  # scores of the trials that are done
         self._scores: Dict[int, numpy.ndarray] = {}  # by epoch, of all trials
+        # The epoch in which a trial failed, or its metric was no number: from then on it counts for no other trial.
+        self._void = numpy.full(self._total, math.inf)
 
     def restore(self, trials: List[dict], values: Dict[int, List[Optional[float]]]) -> None:
         """Take up a search where the catalog left it; before anything else is called.
@@ -110,7 +112,9 @@ class Study:
         state.epochs = epoch
         state.finite = value is not None and math.isfinite(value)
         if state.finite:
-            state.score = min(self._sign * value, state.score) if state.score == state.score else self._sign * value
+            state.score = self._sign * value if math.isnan(state.score) else min(self._sign * value, state.score)
+        else:
+            self._void[trial] = min(epoch, self._void[trial])
         self._waiting.add(trial)
         if self._pruner is not None:
             self._after(epoch)[trial] = state.score
@@ -131,6 +135,8 @@ class Study:
             for epoch, scores in self._scores.items():
                 if epoch > ended.epochs:
                     scores[trial] = ended.score
+        elif state == "failed":
+            self._void[trial] = min(ended.epochs + 1, self._void[trial])
 
     def _begin(self, number: int) -> None:
         self._running[number] = _Trial()
@@ -160,14 +166,16 @@ class Study:
             return None
         if not trial.finite:
             return "the metric was not a finite number after epoch %d" % trial.epochs
-        scores, done = self._after, self._done
+        shown, known = self._total, self._total  # trials of which a part, and all, may be seen
         if self._fixed:
-            done = done[: max(0, number - self._in_flight + 1)]
+            shown, known = number + 1, max(0, number - self._in_flight + 1)
+        void = self._void[:shown] <= trial.epochs
+        void[:known] = self._void[:known] < math.inf
 
-            def scores(epoch: int) -> numpy.ndarray:
-                return self._after(epoch)[: number + 1]
+        def scores(epoch: int) -> numpy.ndarray:
+            return numpy.where(void, math.nan, self._after(epoch)[:shown])
 
-        return self._pruner.reason(pruners.Seen(number, trial.epochs, scores, done))
+        return self._pruner.reason(pruners.Seen(number, trial.epochs, scores, self._done[:known]))
 
     def _after(self, epoch: int) -> numpy.ndarray:
         """The scores after an epoch, by number of trial."""
