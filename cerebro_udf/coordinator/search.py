@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 from typing import Any, Dict, List, Optional
 
 from cerebro_udf import definition as definitions
@@ -56,6 +57,8 @@ def check(search: Optional[dict], definition: dict, options: Any) -> None:
             hint = 'Add "else": the value that "$%s" has then.' % name
             raise wrong(name, 'a placeholder of the model needs a value where "when" does not hold', hint)
         _check_values(axis, space, definition, options)
+    for corner in (0.0, 1 - 2.0**-53):
+        _check_together(space.at(dict.fromkeys(space.axes, corner)), options)
     count = whole_number(search, "trials")
     method = search.get("method", "grid")
     if method != "grid":
@@ -227,6 +230,15 @@ def _check_value(axis: Axis, value: Any, space: Space, definition: dict, options
         # The other placeholders stand for themselves.
         names = definitions.placeholders(definition) | definitions.FROM_DATA
         definitions.bind(definition, {**{other: "$" + other for other in names}, name: value})
+
+
+def _check_together(params: Dict[str, Any], options: Any) -> None:
+    """Values may each be right and exclude each other, such as two ways of clipping gradients."""
+    try:
+        resolve(options, params)
+    except InvalidArgument as error:
+        detail = "In options.search.space, for a trial with %s. %s" % (json.dumps(params)[:200], error.detail or "")
+        raise InvalidArgument(error.message, detail.strip(), error.hint) from None
 
 
 def _check_optimizer_value(axis: Axis, value: Any, space: Space, options: Any) -> None:

@@ -1,6 +1,9 @@
 """Search: which configurations a space gives, in which order, and what is refused before anything starts."""
 
 import copy
+import json
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -248,6 +251,48 @@ def test_a_placeholder_may_not_have_the_name_of_an_option():
 
 def test_an_axis_that_the_model_does_not_have_is_refused():
     assert "unitss" in refused({"unitss": [1], "units": [2], "activation": ["relu"]}, model=MODEL).detail
+
+
+def test_the_space_in_the_docs_is_accepted():
+    page = (Path(__file__).resolve().parent.parent.parent / "docs" / "options.md").read_text("utf-8")
+    space = json.loads(re.search(r"```json\n(.*?)```", page, re.DOTALL).group(1))
+    layers = [{"Dense": {"units": "$units", "activation": "$activation"}}, {"Dropout": {"rate": "$dropout"}}]
+    model = {"layers": [*layers, {"Dense": {"units": "$layers"}}]}
+    for method in search.METHODS[1:]:
+        parsed = run_options.parse({"search": {"method": method, "trials": 5, "space": space}}, model)
+        assert parsed.search["space"] == space
+
+
+# ---- conditions and pruners
+
+
+def test_a_conditional_placeholder_needs_a_value_elsewhere_and_an_option_does_not():
+    error = refused({"units": {"values": [2], "when": {"activation": "relu"}}, "activation": ["relu", "tanh"]}, model=MODEL)
+    assert '"else"' in error.hint and "options.search.space.units" in error.detail
+    space = {"units": {"values": [2], "when": {"activation": "relu"}, "else": 4}, "activation": ["relu", "tanh"]}
+    assert trials(space, model=MODEL) == [{"activation": "relu", "units": 2}, {"activation": "tanh", "units": 4}]
+    wrong = {"activation": {"values": ["relu"], "when": {"units": 1}, "else": "rellu"}, "units": [1, 2]}
+    assert "options.search.space.activation" in refused(wrong, model=MODEL).detail
+
+
+def test_a_key_that_only_some_optimizers_have_is_an_axis_for_these():
+    space = {"optimizer": ["adam", {"SGD": {"nesterov": True}}], "optimizer.momentum": [0.5, 0.9]}
+    assert '"when"' in refused(space).hint
+    space["optimizer.momentum"] = {"values": [0.5, 0.9], "when": {"optimizer": {"SGD": {"nesterov": True}}}}
+    assert len(trials(space)) == 3
+    space["optimizer.momentum"] = {"values": [0.5], "when": {"optimizer": ["adam"]}}
+    assert "momentum" in refused(space).detail
+
+
+def test_axes_that_exclude_each_other_are_refused():
+    error = refused({"optimizer.clipnorm": [0.5, 1.0], "optimizer.clipvalue": [0.1]})
+    assert "clipvalue" in error.detail and "options.search.space" in error.detail
+    assert "clipnorm" in refused({"optimizer.clipnorm": [0.5]}, options={"optimizer": {"Adam": {"clipvalue": 1.0}}}).detail
+
+
+def test_a_wrong_pruner_or_number_in_flight_is_refused_with_its_place():
+    assert "options.search.pruner" in refused({"batch_size": [1, 2]}, pruner="medain").message
+    assert "options.search.in_flight" in refused({"batch_size": [1, 2]}, in_flight=0).message
 
 
 # ---- what a trial trains with

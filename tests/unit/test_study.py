@@ -174,8 +174,8 @@ def test_a_resumed_search_goes_on_with_the_next_number_and_repeats_nothing(metho
 
 
 def test_a_search_resumed_through_jsonb_knows_its_values_again():
-    search = {"method": "tpe", "trials": 30, "in_flight": 1,
-              "space": {"learning_rate": [1e-7, 0.5, 1.0], "batch_size": {"low": 1, "high": 5}, "loss": ["mse", {"huber": {"delta": 2.0}}]}}  # fmt: skip
+    space = {"learning_rate": [1e-7, 0.5, 1.0], "batch_size": {"low": 1, "high": 5}, "loss": ["mse", {"huber": {"delta": 2.0}}]}
+    search = {"method": "tpe", "trials": 30, "in_flight": 1, "space": space}
     driver = Driver(study(search, epochs=1), lambda number, params: [params["learning_rate"]])
     for _ in range(29):
         driver.step(min)
