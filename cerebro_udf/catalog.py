@@ -164,11 +164,10 @@ class Ledger:
         )
         return [json.loads(row[0]) for row in rows]
 
-    def epochs(self, name: str, owner: str) -> List[dict]:
+    def epochs(self, run: int) -> List[dict]:
         rows = self._read(
-            "select pg_catalog.row_to_json(e)::text from cerebro.epoch e where e.run = $1 and e.owner = $2 order by e.trial, e.epoch",
-            name, owner,
-        )  # fmt: skip
+            "select pg_catalog.row_to_json(e)::text from cerebro_internal.visible_epoch e where e.run = $1 order by e.trial, e.epoch", run
+        )
         return [json.loads(row[0]) for row in rows]
 
     def state(self, run: int, trial: int, seq: int) -> List[bytes]:
@@ -251,10 +250,10 @@ class Ledger:
         self.generation = int(self._read("select cerebro_internal.run_claim($1, $2, $3)::text", run, key, pid)[0][0])
         self.run = run
 
-    def ready(self, plan: dict, encoders: dict, rank: Tuple[str, str], trials: List[dict]) -> None:
+    def ready(self, plan: dict, encoders: dict, rank: Tuple[str, str]) -> None:
         self._read(
-            "select cerebro_internal.run_ready($1, $2, $3, $4, $5, $6, $7::text::jsonb)::text",
-            self.run, self.generation, plan, encoders, rank[0], rank[1], json.dumps(trials),
+            "select cerebro_internal.run_ready($1, $2, $3, $4, $5, $6)::text",
+            self.run, self.generation, plan, encoders, rank[0], rank[1],
         )  # fmt: skip
 
     def drop(self, run: int) -> bool:
@@ -304,14 +303,20 @@ class Ledger:
         self.state_chunks(trial, 0, state)
         self._write("cerebro_internal.trial_state($1, $2, $3, $4)", trial, 0)
 
-    def trial_fail(self, trial: int, error: str) -> None:
-        self._write("cerebro_internal.trial_fail($1, $2, $3, $4)", trial, error)
+    def trials_add(self, trials: List[dict]) -> None:
+        """Record trials that were asked for, each ``{"trial", "params"}``, before their first visits."""
+        self._write("cerebro_internal.trials_add($1, $2, $3::text::jsonb)", json.dumps(trials))
+
+    def trial_end(self, trial: int, state: str, reason: str) -> None:
+        """Record that a trial has ended before its time: ``failed`` or ``pruned``."""
+        self._write("cerebro_internal.trial_end($1, $2, $3, $4, $5)", trial, state, reason)
 
     def epoch_end(self, trial: int, epoch: int, metrics: dict, learning_rate: Optional[float], seconds: float,
-                  metric: Optional[float], best_seq: Optional[int], finished: bool, then: Callable[[], None]) -> None:  # fmt: skip
+                  metric: Optional[float], best_seq: Optional[int], state: str, reason: Optional[str],
+                  then: Callable[[], None]) -> None:  # fmt: skip
         self._write(
-            "cerebro_internal.epoch_end($1, $2, $3, $4, $5, $6::float8, $7, $8::float8, $9::int, $10)",
-            trial, epoch, finite(metrics), learning_rate, seconds, metric, best_seq, finished, then=then,
+            "cerebro_internal.epoch_end($1, $2, $3, $4, $5, $6::float8, $7, $8::float8, $9::int, $10, $11::text)",
+            trial, epoch, finite(metrics), learning_rate, seconds, metric, best_seq, state, reason, then=then,
         )  # fmt: skip
 
     def progress(self, details: dict, then: Callable[[], None]) -> None:

@@ -47,12 +47,13 @@ CREATE TABLE cerebro_internal.trial (
     run int NOT NULL REFERENCES cerebro_internal.run ON DELETE CASCADE
   , trial int NOT NULL
   , params jsonb NOT NULL
-  , state text NOT NULL CHECK (state IN ('waiting', 'running', 'done', 'failed'))
+  , state text NOT NULL CHECK (state IN ('waiting', 'running', 'done', 'failed', 'pruned'))
   , metric float8
   , best_epoch int
   , last_seq int
   , best_seq int
   , error text
+  , stopped text
   , PRIMARY KEY (run, trial)
 );
 COMMENT ON TABLE cerebro_internal.trial IS 'One configuration of a run; last_seq and best_seq name its kept states';

@@ -198,7 +198,6 @@ CREATE OR REPLACE FUNCTION cerebro_internal.run_ready(
   , encoders jsonb
   , rank_metric text
   , rank_direction text
-  , trials jsonb
 )
 RETURNS void
 LANGUAGE plpgsql
@@ -219,12 +218,23 @@ BEGIN
     UPDATE cerebro_internal.visible_run r
     SET plan = $3, encoders = $4, rank_metric = $5, rank_direction = $6, state = 'running'
     WHERE r.id = $1;
-    INSERT INTO cerebro_internal.visible_trial (run, trial, params, state)
-    SELECT $1, (t.value ->> 'trial')::int, t.value -> 'params', 'waiting'
-    FROM pg_catalog.jsonb_array_elements($7) t;
 END
 $$;
-COMMENT ON FUNCTION cerebro_internal.run_ready(int, int, jsonb, jsonb, text, text, jsonb) IS 'Store the shards, the merged statistics and the trials, before the first visit; what the run replaces goes';
+COMMENT ON FUNCTION cerebro_internal.run_ready(int, int, jsonb, jsonb, text, text) IS 'Store the shards and the merged statistics, before the first visit; what the run replaces goes';
+
+CREATE OR REPLACE FUNCTION cerebro_internal.trials_add(run int, generation int, trials jsonb)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM cerebro_internal.run_guard($1, $2);
+    INSERT INTO cerebro_internal.visible_trial (run, trial, params, state)
+    SELECT $1, (t.value ->> 'trial')::int, t.value -> 'params', 'waiting'
+    FROM pg_catalog.jsonb_array_elements($3) t;
+END
+$$;
+COMMENT ON FUNCTION cerebro_internal.trials_add(int, int, jsonb) IS 'Record trials that a search has asked for, before their first visits';
 
 CREATE OR REPLACE FUNCTION cerebro_internal.run_end(run int, generation int, state text, error text, details jsonb)
 RETURNS void
@@ -300,18 +310,22 @@ END
 $$;
 COMMENT ON FUNCTION cerebro_internal.trial_state(int, int, int, int) IS 'Name the state that a trial goes on from';
 
-CREATE OR REPLACE FUNCTION cerebro_internal.trial_fail(run int, generation int, trial int, error text)
+CREATE OR REPLACE FUNCTION cerebro_internal.trial_end(run int, generation int, trial int, state text, reason text)
 RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM cerebro_internal.run_guard($1, $2);
-    UPDATE cerebro_internal.visible_trial t SET state = 'failed', error = $4 WHERE t.run = $1 AND t.trial = $3;
+    UPDATE cerebro_internal.visible_trial t
+    SET state = $4
+      , error = CASE WHEN $4 = 'failed' THEN $5 END
+      , stopped = CASE WHEN $4 <> 'failed' THEN $5 END
+    WHERE t.run = $1 AND t.trial = $3;
     DELETE FROM cerebro_internal.visible_visit v WHERE v.run = $1 AND v.trial = $3 AND v.state = 'running';
 END
 $$;
-COMMENT ON FUNCTION cerebro_internal.trial_fail(int, int, int, text) IS 'Record that a trial failed, and why';
+COMMENT ON FUNCTION cerebro_internal.trial_end(int, int, int, text, text) IS 'Record that a trial failed or was pruned, and why';
 
 CREATE OR REPLACE FUNCTION cerebro_internal.visit_begin(
     run int
@@ -392,7 +406,8 @@ CREATE OR REPLACE FUNCTION cerebro_internal.epoch_end(
   , seconds float8
   , metric float8
   , best_seq int
-  , finished boolean
+  , state text
+  , reason text
 )
 RETURNS void
 LANGUAGE plpgsql
@@ -407,7 +422,9 @@ BEGIN
     SET metric = CASE WHEN $9 IS NULL THEN t.metric ELSE $8 END
       , best_epoch = CASE WHEN $9 IS NULL THEN t.best_epoch ELSE $4 END
       , best_seq = coalesce($9, t.best_seq)
-      , state = CASE WHEN $10 THEN 'done' ELSE 'running' END
+      , state = $10
+      , error = CASE WHEN $10 = 'failed' THEN $11 END
+      , stopped = CASE WHEN $10 <> 'failed' THEN $11 END
     WHERE t.run = $1 AND t.trial = $3;
     IF $9 IS NOT NULL THEN
         DELETE FROM cerebro_internal.visible_state s
@@ -417,7 +434,7 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION cerebro_internal.epoch_end(int, int, int, int, jsonb, float8, float8, float8, int, boolean) IS 'Record a trial''s epoch; best_seq is its state when it is the trial''s best so far, else NULL';
+COMMENT ON FUNCTION cerebro_internal.epoch_end(int, int, int, int, jsonb, float8, float8, float8, int, text, text) IS 'Record a trial''s epoch; best_seq is its state when it is the trial''s best so far, else NULL';
 
 CREATE OR REPLACE FUNCTION cerebro_internal.progress_set(run int, generation int, details jsonb)
 RETURNS void

@@ -17,10 +17,10 @@ COMMENT ON VIEW cerebro.run IS 'Calls of fit; state is loading, running, done, f
 GRANT SELECT ON cerebro.run TO PUBLIC;
 
 CREATE OR REPLACE VIEW cerebro.trial WITH (security_barrier) AS
-SELECT r.name AS run, t.trial, t.params, t.state, t.metric, t.best_epoch, t.error, r.owner
+SELECT r.name AS run, t.trial, t.params, t.state, t.metric, t.best_epoch, t.error, t.stopped, r.owner
 FROM cerebro_internal.visible_run r
 JOIN cerebro_internal.visible_trial t ON t.run = r.id;
-COMMENT ON VIEW cerebro.trial IS 'Configurations of each run; metric is the run''s rank_metric at the trial''s best epoch';
+COMMENT ON VIEW cerebro.trial IS 'Configurations of each run; metric is the run''s rank_metric at the trial''s best epoch; stopped says why one ended before its last epoch';
 GRANT SELECT ON cerebro.trial TO PUBLIC;
 
 CREATE OR REPLACE VIEW cerebro.epoch WITH (security_barrier) AS

@@ -14,11 +14,13 @@ from cerebro_udf.catalog import Ledger
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import programs, search
 from cerebro_udf.coordinator.load import Loader, verify
-from cerebro_udf.coordinator.loop import Loop, Trial
+from cerebro_udf.coordinator.loop import Loop
 from cerebro_udf.coordinator.progress import Progress
 from cerebro_udf.coordinator.scheduler import Scheduler
 from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.source import Source, describe
+from cerebro_udf.coordinator.study import Study, in_flight
+from cerebro_udf.coordinator.trials import Maker, shown
 from cerebro_udf.engines import engine_for
 from cerebro_udf.engines.base import Engine, Shard
 from cerebro_udf.errors import (
@@ -31,7 +33,6 @@ from cerebro_udf.errors import (
     nearest,
 )
 from cerebro_udf.interrupts import Pulse
-from cerebro_udf.segment import seeds
 
 LEDGER_STOP_SECONDS = 0.35
 
@@ -188,21 +189,26 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         loader.encode(encoders)
         rows = [(s["train_rows"], s["validation_rows"]) for s in stats]
         rank = run_options.rank(options, any(held for _, held in rows))
+        window = in_flight(options.search, len(rows)) if record["encoders"] is None else record["plan"]["in_flight"]
         if record["encoders"] is None:
             programs.check_metrics(options.metrics, encoders)
-            params = search.trials(options.search, options.seed, record["definition"], options)
-            numbered = [{"trial": number, "params": value} for number, value in enumerate(params)]
-            plan = {"shards": [shard.plan() for shard in segments.shards], "stats": [_figures(s) for s in stats]}
-            ledger.ready(plan, encoders, rank, numbered)
+            plan = {"shards": [shard.plan() for shard in segments.shards], "stats": [_figures(s) for s in stats], "in_flight": window}
+            ledger.ready(plan, encoders, rank)
         scheduler = Scheduler([a for a, _ in rows], [b for _, b in rows], options.epochs, options.order, options.seed)
-        trials = _trials(ledger, record, options, encoders, scheduler, len(rows))
+        study = Study(options.search, options.seed, record["definition"], options, rank[1], window)
+        maker = Maker(options, record["definition"], encoders, rank, len(rows))
+        trials, history = maker.read(ledger, record)
+        fuse = options.order != "fixed" if options.fuse is None else options.fuse
         loop = Loop(
             plpy, pulse,
-            {"name": run, "epochs": options.epochs, "checkpoint": options.checkpoint, "seed": options.seed, "deadline": deadline},
-            segments, ledger, scheduler, trials, rank, rows, options.max_retries,
+            {
+                "name": run, "epochs": options.epochs, "checkpoint": options.checkpoint, "seed": options.seed, "fuse": fuse,
+                "trials": (options.search or {}).get("trials"), "deadline": deadline,
+            },
+            segments, ledger, scheduler, study, maker, rank, rows, options.max_retries,
             lambda number: loader.again(number, stats[number], encoders), progress,
         )  # fmt: skip
-        loop.go()
+        loop.go(trials, history)
         ledger.end("done", None, {"stopped": "time_limit"} if loop.out_of_time else None)
         ledger.flush()
     except BaseException as error:
@@ -219,54 +225,11 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
     finally:
         segments.rest()
         ledger.unlock()
-    return ranked([_shown(trial) for trial in trials.values()], rank[1])
+    return ranked([shown(trial) for trial in loop.trials.values()], rank[1])
 
 
 def _figures(stats: dict) -> dict:
     return {key: stats[key] for key in ("rows", "train_rows", "validation_rows", "skipped", "checksum", "bytes")}
-
-
-def _trials(ledger: Ledger, record: dict, options, encoders: dict, scheduler: Scheduler, shards: int) -> Dict[int, Trial]:
-    """Rebuild every trial from the ledger (fresh ones have nothing there yet), and tell the scheduler."""
-    trials: Dict[int, Trial] = {}
-    visits: Dict[int, List[dict]] = {}
-    made: Dict[int, int] = {}
-    epochs: Dict[int, int] = {}
-    if record["encoders"] is not None:
-        for visit in ledger.visits(record["id"]):
-            if visit["state"] != "done":
-                continue
-            made[visit["trial"]] = made.get(visit["trial"], 0) + 1
-            if visit["phase"] == "train":
-                visits.setdefault(visit["trial"], []).append(visit)
-        for row in ledger.epochs(record["name"], record["owner"]):
-            epochs[row["trial"]] = row["epoch"]
-    for row in ledger.trials(record["id"]):
-        order = programs.order(options, row["params"], record["definition"], encoders)
-        trial = Trial(row["trial"], row["params"], order, seeds.trial_seed(options.seed, row["trial"]))
-        trial.status, trial.error, trial.visits = row["state"], row["error"], made.get(row["trial"], 0)
-        trial.metric, trial.best_epoch, trial.best_seq = row["metric"], row["best_epoch"], row["best_seq"]
-        trials[trial.number] = trial
-        if row["state"] in ("done", "failed"):
-            continue
-        done = visits.get(trial.number, [])
-        epoch = epochs.get(trial.number, 0) + 1
-        this_epoch = [visit for visit in done if visit["epoch"] == epoch]
-        if row["last_seq"] is not None:
-            trial.seq = row["last_seq"]
-            trial.state = ledger.state(record["id"], trial.number, trial.seq)
-        if this_epoch and len(this_epoch) == shards:
-            last = this_epoch[-1]["details"]
-            trial.train_metrics, trial.learning_rate = last["metrics"], last["learning_rate"]
-        scheduler.add(trial.number, epoch, [visit["shard"] for visit in this_epoch])
-    return trials
-
-
-def _shown(trial: Trial) -> dict:
-    return {
-        "trial": trial.number, "metric": trial.metric, "best_epoch": trial.best_epoch, "params": trial.params,
-        "state": trial.status, "error": trial.error,
-    }  # fmt: skip
 
 
 def ranked(trials: List[dict], direction: str) -> List[Row]:

@@ -1,4 +1,4 @@
-"""The run loop: obeys the scheduler, moves states between segments, and keeps the ledger beside it.
+"""The run loop: obeys scheduler and study, moves states between segments, and keeps the ledger beside it.
 
 No barrier anywhere: a segment that finishes is given its next visit at once. A hop is sent on while its ledger row
 and state are still being committed; a crash loses at most the visits since the last committed state.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from cerebro_udf import faults
@@ -17,6 +16,8 @@ from cerebro_udf.coordinator.links import Link, Reply, pump
 from cerebro_udf.coordinator.progress import Progress, loading
 from cerebro_udf.coordinator.scheduler import Order, Scheduler
 from cerebro_udf.coordinator.segments import LinkBroken, Segments
+from cerebro_udf.coordinator.study import Study
+from cerebro_udf.coordinator.trials import Maker, Trial, Unit, group
 from cerebro_udf.errors import InvalidArgument, nearest
 from cerebro_udf.wire import MESSAGE_BYTES, finite
 
@@ -25,39 +26,19 @@ _GET = "select cerebro_internal.worker_get($1)"
 SUMMARIZE = "select cerebro_internal.worker_summarize($1, $2)::text"
 
 
-@dataclass
-class Trial:
-    """One configuration under way."""
-
-    number: int
-    params: dict
-    order: dict  # what every order for it says: program, batch_size, learning_rate
-    seed: int
-    state: List[bytes] = field(default_factory=list)  # chunks; empty until made or read
-    seq: int = 0  # train visits that the state covers
-    best_seq: Optional[int] = None
-    metric: Optional[float] = None
-    best_epoch: Optional[int] = None
-    train_metrics: dict = field(default_factory=dict)
-    learning_rate: Optional[float] = None
-    epoch_started: Optional[float] = None  # when this driver sent the first order of the epoch
-    visits: int = 0  # made in all, of both phases
-    accumulators: Dict[int, bytes] = field(default_factory=dict)  # shard -> of the epoch being validated
-    status: str = "waiting"
-    error: Optional[str] = None
-
-
 class Loop:
-    """Drives trials over segments until all are done or failed.
+    """Drives trials over segments until all have ended and the study asks for no more.
 
     Args:
         plpy: PL/Python's module; only for notices, faults and interrupts.
         pulse: ``Pulse`` of this backend.
-        run: ``{"name", "epochs", "checkpoint", "seed", "deadline"}``; after the deadline (``time.monotonic()``) no visit is ordered.
+        run: ``{"name", "epochs", "checkpoint", "seed", "fuse", "trials", "deadline"}``; trials: how many there will be in
+            all, None if that is not known; after the deadline (``time.monotonic()``) no visit is ordered.
         segments: Connected, started and loaded.
-        ledger: Holds the run.
-        scheduler: Knows every trial already.
-        trials: By number.
+        ledger: Holds the run, and every trial given here.
+        scheduler: Knows no trial yet.
+        study: Asks for trials, judges them after each epoch.
+        maker: Makes the trials that are asked for.
         rank: Metric name and ``min`` or ``max``.
         rows: Rows to train on and rows for validation, of each shard.
         retries: How many lost links are repaired before the run fails.
@@ -65,35 +46,43 @@ class Loop:
         progress: Publishes where the run stands.
     """
 
-    def __init__(self, plpy, pulse, run: dict, segments: Segments, ledger: Ledger, scheduler: Scheduler,
-                 trials: Dict[int, Trial], rank: Tuple[str, str], rows: List[Tuple[int, int]], retries: int,
+    def __init__(self, plpy, pulse, run: dict, segments: Segments, ledger: Ledger, scheduler: Scheduler, study: Study,
+                 maker: Maker, rank: Tuple[str, str], rows: List[Tuple[int, int]], retries: int,
                  reload: Callable[[int], None], progress: Progress):  # fmt: skip
         self._plpy, self._pulse, self._run = plpy, pulse, run
         self._segments, self._links, self._ledger = segments, segments.links, ledger
         self._retries, self._reload = retries, reload
-        self._scheduler, self._trials, self._rank, self._rows = scheduler, trials, rank, rows
-        self._current: Dict[int, Order] = {}  # segment -> the order it works on
-        self._summaries: Dict[int, Callable[[], None]] = {}  # segment -> asks it again for the summary it works on
+        self._scheduler, self._study, self._maker, self._rank, self._rows = scheduler, study, maker, rank, rows
+        self._validated = sum(1 for _, held in rows if held)  # shards that have rows for validation
+        self.trials: Dict[int, Trial] = {}
+        self._units: Dict[int, Unit] = {}  # those that the scheduler knows
+        self._waiting: Dict[int, Tuple[Unit, int]] = {}  # trial -> unit that waits for the verdict on this epoch of it
+        self._asking = True  # whether the study may have another trial now
+        self._current: Dict[int, Tuple[Order, Unit]] = {}  # segment -> what it works on
+        self._summaries: Dict[int, Unit] = {}  # segment -> the unit whose validation it summarizes
         self._sent_at: Dict[int, float] = {}  # segment -> when its visit was ordered
         self._progress = progress
         self._repaired: Optional[int] = None  # the segment whose link is being opened again
         self.out_of_time = False  # whether time_limit has ended it
+        self._visits_done = self._visits_ended = self._ended = 0  # visits: in all, of trials that have ended; such trials
+        self._visits_per_trial = run["epochs"] * (len(rows) + self._validated)
         self.began = False  # whether a visit has been ordered: from then on the run stays
-        self._visits_per_trial = run["epochs"] * (len(rows) + sum(1 for _, held in rows if held))
 
-    def go(self) -> None:
+    def go(self, trials: List[Trial], history: Dict[int, List[dict]]) -> None:
         """Run to the end.
+
+        Args:
+            trials: Those that the ledger has, new or to be gone on with.
+            history: What the ledger has of each trial's epochs, in order.
 
         Raises:
             CerebroError: a segment or the ledger failed; the run can be resumed.
             plpy.SPIError, ClientGone: cancelled.
         """
         self._progress.details = self._details
+        self._take_up(trials, history)
+        self._ask()
         self._notice_begin()
-        for trial in self._trials.values():
-            if self._scheduler.epoch_ready(trial.number):  # resumed after an epoch's last visit
-                epoch = trial.seq // len(self._links)
-                self._epoch_end(Order(trial.number, epoch, "train", 0), trial, {})
         while self._more() or any(link.busy for link in self._links):
             self._dispatch()
             for reply in pump(self._links + [self._ledger.link], self._pulse):
@@ -102,7 +91,7 @@ class Loop:
                 except LinkBroken as error:
                     self._repair(reply.link, error)
             self._progress.publish()
-        self.out_of_time = not self._scheduler.finished
+        self.out_of_time = self._unfinished()
         if self.out_of_time:
             self._plpy.notice(
                 'run "%s": time_limit is over; cerebro.resume goes on with what is unfinished, for as long again' % self._run["name"]
@@ -110,16 +99,45 @@ class Loop:
         self._ledger.flush()
         faults.reach(self._plpy, "before-done", self._run["name"])
 
+    def _unfinished(self) -> bool:
+        return bool(self._units or self._waiting or not self._study.exhausted)
+
     def _more(self) -> bool:
         """Whether there is work left, and time for it."""
         deadline = self._run["deadline"]
-        return not self._scheduler.finished and (deadline is None or time.monotonic() < deadline)
+        return self._unfinished() and (deadline is None or time.monotonic() < deadline)
+
+    def _take_up(self, trials: List[Trial], history: Dict[int, List[dict]]) -> None:
+        """Tell study and scheduler what there is; a trial that waited for its verdict waits for it again."""
+        name = self._rank[0]
+        values: Dict[int, List[Optional[float]]] = {}
+        unjudged: Dict[int, Optional[float]] = {}
+        for trial in trials:
+            self.trials[trial.number] = trial
+            self._visits_done += trial.visits
+            if trial.ended:
+                self._ended += 1
+                self._visits_ended += trial.visits
+            values[trial.number] = [finite(past["metrics"].get(name)) for past in history.get(trial.number, [])]
+            if values[trial.number] and not trial.ended and not trial.done:
+                unjudged[trial.number] = values[trial.number].pop()
+        self._study.restore(
+            [{"trial": t.number, "params": t.params, "state": t.status, "metric": t.metric} for t in trials], values
+        )
+        for unit in group([trial for trial in trials if not trial.ended], len(self._links), self._run["fuse"]):
+            if any(trial.number in unjudged for trial in unit.members):  # then all are: they are at the same place
+                self._waiting.update((trial.number, (unit, unit.epoch - 1)) for trial in unit.members)
+            else:
+                self._enter(unit)
+        for number, value in unjudged.items():
+            self._study.report(number, self.trials[number].epoch - 1, value)
+        self._judge()
 
     def _notice_begin(self) -> None:
         self._plpy.notice(
             'run "%s": %d trial%s, %d epoch%s, %d rows on %d segment%s'
             % (
-                self._run["name"], len(self._trials), "s" * (len(self._trials) != 1), self._run["epochs"],
+                self._run["name"], self._trial_count, "s" * (self._trial_count != 1), self._run["epochs"],
                 "s" * (self._run["epochs"] != 1), sum(a + b for a, b in self._rows), len(self._links), "s" * (len(self._links) != 1),
             )
         )  # fmt: skip
@@ -129,39 +147,115 @@ class Loop:
     def _dispatch(self) -> None:
         if self._ledger.full or not self._more():
             return
+        self._ask()
         free = [n for n, link in enumerate(self._links) if not link.busy]
-        for order in self._scheduler.orders(free):
-            trial = self._trials[order.trial]
-            self._current[order.shard] = order
-            if trial.state:
-                self._send(order, trial)
+        for order in self._scheduler.orders(free) if free else ():
+            unit = self._units[order.trial]
+            self._current[order.shard] = (order, unit)
+            missing = [trial for trial in unit.members if not trial.state]
+            if missing:
+                self._initialize(order, unit, missing)
             else:
-                self._segments.post(order.shard, _INIT, {"run": self._run["name"], "program": trial.order["program"], "seed": trial.seed},
-                           then=lambda reply, order=order: self._initialized(order, reply))  # fmt: skip
+                self._send(order, unit)
 
-    def _send(self, order: Order, trial: Trial) -> None:
-        trial.status = "running"
-        position = trial.seq - (order.epoch - 1) * len(self._links)
-        if order.phase == "validate":
-            position = order.shard
-        if trial.epoch_started is None:
-            trial.epoch_started = time.time()
-        self._ledger.visit_begin(
-            order.trial, order.epoch, order.phase, order.shard, position, self._segments.shards[order.shard].segment
-        )
+    def _ask(self) -> None:
+        """Have the study begin as many trials as it wants to now."""
+        if not self._asking:
+            return
+        self._asking = False
+        new = []
+        while True:
+            asked = self._study.ask()
+            if asked is None:
+                break
+            new.append(self._maker.make(*asked))
+        if new:
+            self._ledger.trials_add([{"trial": trial.number, "params": trial.params} for trial in new])
+        self.trials.update((trial.number, trial) for trial in new)
+        for unit in group(new, len(self._links), self._run["fuse"]):
+            self._enter(unit)
+
+    def _enter(self, unit: Unit) -> None:
+        """Hand a unit to the scheduler, or to the end of its epoch if all of its visits are made."""
+        self._units[unit.number] = unit
+        self._scheduler.add(unit.number, unit.epoch, unit.done)
+        if self._scheduler.epoch_ready(unit.number):
+            self._epoch_done(unit)
+
+    def _remove(self, unit: Unit) -> None:
+        self._units.pop(unit.number, None)
+        self._scheduler.drop(unit.number)
+
+    def _dissolve(self, unit: Unit) -> None:
+        """Have the members of a group go on alone."""
+        self._remove(unit)
+        for trial in unit.members:
+            trial.epoch, trial.done = unit.epoch, list(unit.done)
+            alone = Unit([trial])
+            alone.epoch_started = unit.epoch_started
+            self._enter(alone)
+
+    def _initialize(self, order: Order, unit: Unit, missing: List[Trial]) -> None:
+        """Have the first states of members made, one after another, then send the visit that waits for them."""
+        trial = missing[0]
+
+        def made(chunks: List[bytes]) -> None:
+            trial.state = chunks
+            self._ledger.first_state(trial.number, chunks)
+            go_on()
+
+        def received(reply: Reply) -> None:
+            report, state = cells(reply)
+            if report["status"] == "failed":
+                self._failed(unit, trial, report["error"])
+                go_on()
+            else:
+                self._collect(order.shard, report, state, made)
+
+        def go_on() -> None:
+            if missing[1:]:
+                self._initialize(order, unit, missing[1:])
+            else:
+                self._initialized(order, unit)
+
+        spec = {"run": self._run["name"], "program": trial.order["program"], "seed": trial.seed}
+        self._segments.post(order.shard, _INIT, spec, then=received)
+
+    def _initialized(self, order: Order, unit: Unit) -> None:
+        if not unit.members:
+            self._current.pop(order.shard, None)
+        elif len(unit.members) > 1 and sum(len(chunk) for trial in unit.members for chunk in trial.state) > MESSAGE_BYTES:
+            self._current.pop(order.shard, None)
+            self._dissolve(unit)  # states that large gain nothing from travelling together
+        else:
+            self._send(order, unit)
+
+    def _send(self, order: Order, unit: Unit) -> None:
+        members = list(unit.members)
+        position = len(unit.done) if order.phase == "train" else order.shard
+        if unit.epoch_started is None:
+            unit.epoch_started = time.time()
+        for trial in members:
+            trial.status = "running"
+            self._ledger.visit_begin(
+                trial.number, order.epoch, order.phase, order.shard, position, self._segments.shards[order.shard].segment
+            )
         message = {
-            "run": self._run["name"], "epoch": order.epoch, "phase": order.phase, "shard": order.shard,
-            "seed": self._run["seed"], "program": trial.order["program"], "batch_size": trial.order["batch_size"],
-            "first": position == 0, "last": position == len(self._links) - 1, "try_fused": False,
-            "members": [{"trial": order.trial, "learning_rate": trial.order["learning_rate"]}],
+            "run": self._run["name"], "epoch": order.epoch, "phase": order.phase, "shard": order.shard, "seed": self._run["seed"],
+            "first": position == 0, "last": position == len(self._links) - 1,
+            "program": members[0].order["program"], "batch_size": members[0].order["batch_size"], "try_fused": len(members) > 1,
+            "members": [
+                {"trial": t.number, "learning_rate": t.order["learning_rate"], "bytes": sum(map(len, t.state))} for t in members
+            ],
         }  # fmt: skip
+        states = members[0].state if len(members) == 1 else [b"".join(trial.state[0] for trial in members)]
         self._sent_at[order.shard] = time.time()
-        self._segments.post_visit(order.shard, message, [trial.state], lambda reply: self._visited(order, trial, reply))
+        self._segments.post_visit(order.shard, message, states, lambda reply: self._visited(order, unit, members, reply))
         self.began = True
         faults.reach(self._plpy, "order-sent", self._run["name"])
 
     def _repair(self, link: Link, error: LinkBroken) -> None:
-        """Open a lost link again and order its visit anew; the trial's state before that visit is still here."""
+        """Open a lost link again and order its visit anew; the states before that visit are still here."""
         number = self._repaired = self._links.index(link)
         while True:
             if self._retries <= 0:
@@ -175,49 +269,25 @@ class Loop:
             except LinkBroken as again:
                 error = again
         self._repaired = None
-        order = self._current.pop(number, None)
+        order, unit = self._current.pop(number, (None, None))
         if order is not None:
-            self._scheduler.requeue(order)
+            if self._units.get(unit.number) is unit:
+                self._scheduler.requeue(order)
         elif number in self._summaries:
-            self._summaries[number]()
+            self._summarize(number, self._summaries[number])
 
     # -- replies --
 
-    def _initialized(self, order: Order, reply: Reply) -> None:
-        trial = self._trials[order.trial]
+    def _visited(self, order: Order, unit: Unit, members: List[Trial], reply: Reply) -> None:
         report, state = cells(reply)
-        if report["status"] == "failed":
-            self._failed(order, report["error"])
-        else:
-            self._collect(order, report, state, lambda chunks: self._first_state(order, trial, chunks))
-
-    def _first_state(self, order: Order, trial: Trial, chunks: List[bytes]) -> None:
-        trial.state = chunks
-        self._ledger.first_state(trial.number, chunks)
-        self._send(order, trial)
-
-    def _visited(self, order: Order, trial: Trial, reply: Reply) -> None:
-        report, state = cells(reply)
-        report.update(report.pop("members")[0])
-        if report["status"] == "failed":
-            self._failed(order, report["error"])
-            return
         faults.reach(self._plpy, "state-returned", self._run["name"])
-        if order.phase == "train":
-            self._collect(order, report, state, lambda chunks: self._trained(order, trial, report, chunks))
-        else:
-            self._validated(order, trial, report, state)
+        self._collect(order.shard, report, state, lambda chunks: self._reported(order, unit, members, report, chunks))
 
-    def _measure(self, order: Order, report: dict) -> None:
-        """How long the segment was busy, from the state's first byte there to its last byte back, and with the hop alone."""
-        report["busy_seconds"] = time.time() - self._sent_at[order.shard]
-        report["hop_seconds"] = max(0.0, report["busy_seconds"] - report["seconds"])
-
-    def _collect(self, order: Order, report: dict, state: Optional[bytes], then: Callable[[List[bytes]], None]) -> None:
-        """Fetch a state that came in parts, then go on with its chunks."""
+    def _collect(self, segment: int, report: dict, state: Optional[bytes], then: Callable[[List[bytes]], None]) -> None:
+        """Fetch what came in parts, then go on with its chunks."""
         parts = report.get("parts")
         if not parts:
-            then([state])
+            then([state or b""])
             return
         chunks: List[bytes] = []
 
@@ -227,68 +297,145 @@ class Loop:
                 then(chunks)
 
         for part in range(parts):
-            self._segments.post(order.shard, _GET, part, then=take)
+            self._segments.post(segment, _GET, part, then=take)
 
-    def _trained(self, order: Order, trial: Trial, report: dict, chunks: List[bytes]) -> None:
-        self._measure(order, report)
+    def _reported(self, order: Order, unit: Unit, members: List[Trial], report: dict, chunks: List[bytes]) -> None:
+        """A visit is made: how long the segment was busy, from the states' first byte there to their last byte back."""
+        busy = time.time() - self._sent_at[order.shard]
+        shares = {key: report[key] / len(members) for key in ("train_seconds", "trace_seconds", "set_seconds", "get_seconds", "seconds")}
+        shares.update(busy_seconds=busy / len(members), hop_seconds=max(0.0, busy - report["seconds"]) / len(members))
+        common = {key: value for key, value in report.items() if key not in ("members", "parts")}
+        if len(members) > 1:
+            common["together"] = [trial.number for trial in members]
+        self._current.pop(order.shard, None)
+        blobs = [chunks] if len(members) == 1 else _cut(b"".join(chunks), [part["bytes"] for part in report["members"]])
+        for trial, part, blob in zip(members, report["members"], blobs):
+            if trial.ended:  # failed meanwhile, on another segment
+                continue
+            if part["status"] == "failed":
+                self._failed(unit, trial, part["error"])
+                continue
+            line = {**common, **shares, "metrics": part["metrics"], "learning_rate": part["learning_rate"]}
+            self._visits_done += 1
+            trial.visits += 1
+            if order.phase == "train":
+                self._trained(order, trial, line, blob)
+            else:
+                unit.accumulators.setdefault(order.shard, {})[trial.number] = b"".join(blob)
+                self._ledger.visit_end(trial.number, order.epoch, "validate", order.shard, line, None, [], then=lambda: None)
+        if order.phase == "train":
+            unit.done.append(order.shard)
+        if self._units.get(unit.number) is not unit:  # the last member failed
+            return
+        self._scheduler.done(order, busy)
+        if order.phase == "validate":
+            if len(unit.accumulators) == self._validated:
+                self._summarize(order.shard, unit)  # this link is idle: it has just reported
+        elif len(unit.members) > 1 and not report["fused"]:
+            self._dissolve(unit)
+        elif self._scheduler.epoch_ready(unit.number):
+            self._epoch_done(unit)
+
+    def _trained(self, order: Order, trial: Trial, line: dict, chunks: List[bytes]) -> None:
         trial.state = chunks
         trial.seq += 1
-        trial.learning_rate = report.get("learning_rate")
+        trial.learning_rate = line["learning_rate"]
         last = trial.seq == order.epoch * len(self._links)
         if last:
-            trial.train_metrics = report["metrics"] or {}
+            trial.train_metrics = line["metrics"] or {}
         small = sum(len(chunk) for chunk in chunks) <= MESSAGE_BYTES
         keep = last or self._run["checkpoint"] == "visit" or (self._run["checkpoint"] is None and small)
         self._ledger.visit_end(
-            order.trial, order.epoch, "train", order.shard, report, trial.seq if keep else None, chunks,
+            trial.number, order.epoch, "train", order.shard, line, trial.seq if keep else None, chunks,
             then=lambda: faults.reach(self._plpy, "committed", self._run["name"]),
         )  # fmt: skip
-        self._visit_done(order, report)
-        if last and not any(held for _, held in self._rows):
-            self._epoch_end(order, trial, {})
 
-    def _validated(self, order: Order, trial: Trial, report: dict, accumulators: bytes) -> None:
-        self._measure(order, report)
-        trial.accumulators[order.shard] = accumulators
-        self._ledger.visit_end(order.trial, order.epoch, "validate", order.shard, report, None, [], then=lambda: None)
-        self._visit_done(order, report)
-        if len(trial.accumulators) == sum(1 for _, held in self._rows if held):
-            # In shard order, so that the sums do not depend on who was first. This link is idle: it has just reported.
-            blobs = [trial.accumulators[shard] for shard in sorted(trial.accumulators)]
-            trial.accumulators = {}
-            self._summaries[order.shard] = lambda: self._segments.post(
-                order.shard, SUMMARIZE, {"run": self._run["name"], "program": trial.order["program"]}, blobs,
-                then=lambda reply: self._summarized(order, trial, reply),
-            )  # fmt: skip
-            self._summaries[order.shard]()
+    def _summarize(self, segment: int, unit: Unit) -> None:
+        """Have a segment work out the metrics of every member's whole validation."""
+        self._summaries[segment] = unit
+        for trial in unit.members:
+            if trial.number not in unit.validation:
+                # In shard order, so that the sums do not depend on who was first.
+                blobs = [unit.accumulators[shard][trial.number] for shard in sorted(unit.accumulators)]
+                self._segments.post(
+                    segment, SUMMARIZE, {"run": self._run["name"], "program": trial.order["program"]}, blobs,
+                    then=lambda reply, trial=trial: self._summarized(segment, unit, trial, json.loads(reply.rows[0][0])),
+                )  # fmt: skip
 
-    def _summarized(self, order: Order, trial: Trial, reply: Reply) -> None:
-        del self._summaries[order.shard]
-        summary = json.loads(reply.rows[0][0])
+    def _summarized(self, segment: int, unit: Unit, trial: Trial, summary: dict) -> None:
         if summary["status"] == "failed":
-            self._failed(order, summary["error"])
+            self._failed(unit, trial, summary["error"])
         else:
-            self._epoch_end(order, trial, summary["metrics"])
+            unit.validation[trial.number] = summary["metrics"]
+        if all(member.number in unit.validation for member in unit.members):
+            del self._summaries[segment]
+            if unit.members:
+                self._epoch_done(unit)
 
-    def _visit_done(self, order: Order, report: dict) -> None:
-        self._current.pop(order.shard, None)
-        self._trials[order.trial].visits += 1
-        self._scheduler.done(order, report["busy_seconds"])
-
-    def _failed(self, order: Order, reason: str) -> None:
-        trial = self._trials[order.trial]
-        self._current.pop(order.shard, None)
-        if trial.status == "failed":  # validated on several segments at once
+    def _failed(self, unit: Unit, trial: Trial, reason: str) -> None:
+        if trial.ended:  # validated on several segments at once
             return
-        trial.status, trial.error, trial.state = "failed", reason, []
-        self._scheduler.drop(order.trial)
-        self._ledger.trial_fail(order.trial, reason)
-        self._plpy.notice("trial %d failed: %s" % (order.trial, reason))
+        self._end(unit, trial, "failed", reason)
+        self._ledger.trial_end(trial.number, "failed", reason)
+        self._plpy.notice("trial %d failed: %s" % (trial.number, reason))
 
-    def _epoch_end(self, order: Order, trial: Trial, validation: dict) -> None:
+    def _end(self, unit: Unit, trial: Trial, status: str, reason: Optional[str]) -> None:
+        """A trial makes no further visits; the study may ask for another in its place."""
+        trial.end(status, reason)
+        self._ended += 1
+        self._visits_ended += trial.visits
+        unit.leave(trial)
+        if not unit.members:
+            self._remove(unit)
+        self._study.finish(trial.number, status, trial.metric)
+        self._asking = True
+        self._judge()
+
+    # -- ends of epochs --
+
+    def _epoch_done(self, unit: Unit) -> None:
+        """Every member has made all visits of the epoch: record it, and go on with those whom the study lets."""
+        self._remove(unit)
+        seconds = 0.0 if unit.epoch_started is None else (time.time() - unit.epoch_started) / len(unit.members)
+        for trial in unit.members:
+            self._waiting[trial.number] = (unit, unit.epoch)
+        for trial in list(unit.members):
+            self._epoch_end(unit, trial, unit.validation.get(trial.number, {}), seconds)
+        self._judge()
+        self._next_epoch(unit)
+
+    def _epoch_end(self, unit: Unit, trial: Trial, validation: dict, seconds: float) -> None:
         metrics = dict(trial.train_metrics)
         metrics.update(("val_" + name, value) for name, value in validation.items())
-        name, direction = self._rank
+        value = self._value(metrics)
+        sign = 1 if self._rank[1] == "min" else -1
+        if value is not None and (trial.metric is None or sign * value < sign * trial.metric):
+            trial.metric, trial.best_epoch, trial.best_seq = value, unit.epoch, trial.seq
+        verdict = trial.watch.epoch(unit.epoch, metrics, finite(trial.learning_rate))
+        status = "failed" if verdict.diverged else "running"
+        if not verdict.diverged and (verdict.stop is not None or unit.epoch == self._run["epochs"]):
+            status = "done"
+        if status != "running" and trial.best_epoch is None:
+            # Every epoch gave NaN: the last state is kept, so that there is something to look at.
+            trial.best_epoch, trial.best_seq = unit.epoch, trial.seq
+        best_now = trial.seq if trial.best_seq == trial.seq else None
+        self._ledger.epoch_end(
+            trial.number, unit.epoch, metrics, finite(trial.learning_rate), seconds,
+            trial.metric, best_now, status, verdict.stop,
+            then=lambda: faults.reach(self._plpy, "epoch-end", self._run["name"]),
+        )  # fmt: skip
+        if verdict.learning_rate is not None:
+            trial.order["learning_rate"] = verdict.learning_rate
+        trial.epoch, trial.done = unit.epoch + 1, []
+        self._notice_epoch(unit, trial, metrics)
+        self._study.report(trial.number, unit.epoch, value)
+        if status != "running":
+            del self._waiting[trial.number]
+            self._end(unit, trial, status, verdict.stop)
+
+    def _value(self, metrics: dict) -> Optional[float]:
+        """The figure that trials are ranked by, None if it is not finite."""
+        name = self._rank[0]
         if name not in metrics:
             raise InvalidArgument(
                 'option rank_by names a metric that this run does not have: "%s"' % name, None, nearest(name, metrics)
@@ -297,48 +444,53 @@ class Loop:
             raise InvalidArgument(
                 'option rank_by names a metric of several values: "%s"' % name, None, "Rank by one that is a single number."
             )
-        value = finite(metrics[name])
-        sign = 1 if direction == "min" else -1
-        if value is not None and (trial.metric is None or sign * value < sign * trial.metric):
-            trial.metric, trial.best_epoch, trial.best_seq = value, order.epoch, trial.seq
-        finished = order.epoch == self._run["epochs"]
-        if finished and trial.best_epoch is None:
-            # Every epoch gave NaN: the last state is kept, so that there is something to look at.
-            trial.best_epoch, trial.best_seq = order.epoch, trial.seq
-        seconds = 0.0 if trial.epoch_started is None else time.time() - trial.epoch_started
-        trial.epoch_started = None
-        best_now = trial.seq if trial.best_seq == trial.seq else None
-        self._ledger.epoch_end(
-            trial.number, order.epoch, metrics, finite(trial.learning_rate), seconds,
-            trial.metric, best_now, finished,
-            then=lambda: faults.reach(self._plpy, "epoch-end", self._run["name"]),
-        )  # fmt: skip
-        if finished:
-            trial.status, trial.state = "done", []
-        self._notice_epoch(order, trial, metrics)
-        self._scheduler.next_epoch(trial.number)
+        return finite(metrics[name])
+
+    def _judge(self) -> None:
+        """Obey the verdicts that the study has come to."""
+        for number, epoch, reason in self._study.verdicts():
+            unit, waited = self._waiting.get(number, (None, None))
+            if waited != epoch:  # it has ended meanwhile
+                continue
+            del self._waiting[number]
+            trial = self.trials[number]
+            if reason is not None:
+                self._ledger.trial_end(number, "pruned", reason)
+                self._plpy.notice("trial %d pruned after epoch %d: %s" % (number, epoch, reason))
+                self._end(unit, trial, "pruned", reason)
+            self._next_epoch(unit)
+
+    def _next_epoch(self, unit: Unit) -> None:
+        """Go on with those who are left, once none of them waits."""
+        if not unit.members or any(trial.number in self._waiting for trial in unit.members):
+            return
+        members, unit.members = unit.members, []
+        self._enter(Unit(members))
 
     # -- telling --
 
-    def _notice_epoch(self, order: Order, trial: Trial, metrics: dict) -> None:
+    @property
+    def _trial_count(self) -> int:
+        return len(self.trials) if self._study.exhausted else max(len(self.trials), self._run["trials"] or 0)
+
+    def _notice_epoch(self, unit: Unit, trial: Trial, metrics: dict) -> None:
         names = sorted(metrics, key=lambda name: (name.startswith("val_"), not name.endswith("loss")))  # jsonb has an order of its own
         shown = ", ".join("%s %s" % (name, _figure(metrics[name])) for name in names if metrics[name] is not None)
         left = self._scheduler.remaining_seconds()
         eta = "" if not left else ", %d:%02d left" % (left // 60, left % 60)
         self._plpy.notice(
             "trial %d epoch %d/%d: %s (%d of %d visits%s)"
-            % (trial.number, order.epoch, self._run["epochs"], shown, *self._visits(), eta)
+            % (trial.number, unit.epoch, self._run["epochs"], shown, *self._visits(), eta)
         )
 
     def _visits(self) -> Tuple[int, int]:
-        """Visits made, and visits to make in all; a failed trial makes no more."""
-        trials = self._trials.values()
-        return sum(t.visits for t in trials), sum(t.visits if t.status == "failed" else self._visits_per_trial for t in trials)
+        """Visits made, and visits to make in all; a trial that has ended makes no more."""
+        return self._visits_done, self._visits_ended + (self._trial_count - self._ended) * self._visits_per_trial
 
     def _details(self) -> dict:
         lines = []
         for number, link in enumerate(self._links):
-            order = self._current.get(number)
+            order, _ = self._current.get(number, (None, None))
             line = {"segment": self._segments.shards[number].segment}
             if number == self._repaired:
                 line = loading(line["segment"])
@@ -356,8 +508,13 @@ class Loop:
         }  # fmt: skip
 
 
-def _figure(value: Any) -> str:
-    return "[%s]" % ", ".join(_figure(item) for item in value) if isinstance(value, list) else "%.4g" % (value or 0.0)
+def _cut(joined: bytes, sizes: List[int]) -> List[List[bytes]]:
+    """Cut members' blobs apart, each as a state of one chunk."""
+    blobs, at = [], 0
+    for size in sizes:
+        blobs.append([joined[at : at + size]])
+        at += size
+    return blobs
 
 
 def _figure(value: Any) -> str:

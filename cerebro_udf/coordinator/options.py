@@ -83,6 +83,7 @@ class Options:
     time_limit: Optional[float] = None  # seconds
     early_stopping: Optional[Dict[str, Any]] = None
     reduce_on_plateau: Optional[Dict[str, Any]] = None
+    fuse: Optional[bool] = None
 
     def to_json(self) -> dict:
         return dataclasses.asdict(self)
@@ -259,6 +260,12 @@ def _learning_rate(key: str, value: Any) -> float:
     return float(value)
 
 
+def _flag(key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(key, value, "true or false")
+    return value
+
+
 def _memory(key: str, value: Any) -> Any:
     if isinstance(value, str):
         parse_bytes(value)
@@ -354,6 +361,7 @@ _READERS: Dict[str, Callable[[str, Any], Any]] = {
     "time_limit": _time_limit,
     "early_stopping": stopping.read,
     "reduce_on_plateau": stopping.read,
+    "fuse": _flag,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Dict, List, Optional
 
 from cerebro_udf import definition as definitions
@@ -49,3 +50,11 @@ def order(options: Options, params: Dict[str, Any], definition: dict, encoders: 
         "batch_size": settings["batch_size"],
         "learning_rate": settings["learning_rate"],
     }
+
+
+def shape(order: dict) -> str:
+    """Return what two trials must have in common to be trained as one: all of their orders but the learning rate."""
+    program = order["program"]
+    config = {key: value for key, value in program["optimizer"]["config"].items() if key != "learning_rate" or isinstance(value, dict)}
+    optimizer = {**program["optimizer"], "config": config}
+    return json.dumps([{**program, "optimizer": optimizer}, order["batch_size"]], sort_keys=True)
