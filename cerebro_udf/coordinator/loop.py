@@ -15,7 +15,7 @@ from cerebro_udf.catalog import Ledger
 from cerebro_udf.coordinator.links import Link, Reply, pump
 from cerebro_udf.coordinator.progress import Progress, loading
 from cerebro_udf.coordinator.scheduler import Order, Scheduler
-from cerebro_udf.coordinator.segments import LinkBroken, Segments
+from cerebro_udf.coordinator.segments import LinkBroken, Segments, split
 from cerebro_udf.coordinator.study import Study
 from cerebro_udf.coordinator.trials import Maker, Trial, Unit, group
 from cerebro_udf.errors import InvalidArgument, nearest
@@ -244,12 +244,10 @@ class Loop:
             "run": self._run["name"], "epoch": order.epoch, "phase": order.phase, "shard": order.shard, "seed": self._run["seed"],
             "first": position == 0, "last": position == len(self._links) - 1,
             "program": members[0].order["program"], "batch_size": members[0].order["batch_size"], "try_fused": len(members) > 1,
-            "members": [
-                {"trial": t.number, "learning_rate": t.order["learning_rate"], "bytes": sum(map(len, t.state))} for t in members
-            ],
+            "members": [{"trial": trial.number, "learning_rate": trial.order["learning_rate"]} for trial in members],
         }  # fmt: skip
-        states = members[0].state if len(members) == 1 else [b"".join(trial.state[0] for trial in members)]
         self._sent_at[order.shard] = time.time()
+        states = [trial.state for trial in members]
         self._segments.post_visit(order.shard, message, states, lambda reply: self._visited(order, unit, members, reply))
         self.began = True
         faults.reach(self._plpy, "order-sent", self._run["name"])
@@ -308,7 +306,7 @@ class Loop:
         if len(members) > 1:
             common["together"] = [trial.number for trial in members]
         self._current.pop(order.shard, None)
-        blobs = [chunks] if len(members) == 1 else _cut(b"".join(chunks), [part["bytes"] for part in report["members"]])
+        blobs = split(chunks, [part["bytes"] for part in report["members"]])
         for trial, part, blob in zip(members, report["members"], blobs):
             if trial.ended:  # failed meanwhile, on another segment
                 continue
@@ -506,15 +504,6 @@ class Loop:
             "segments": lines, "visits_done": done, "visits_total": total,
             "eta_seconds": finite(self._scheduler.remaining_seconds()),
         }  # fmt: skip
-
-
-def _cut(joined: bytes, sizes: List[int]) -> List[List[bytes]]:
-    """Cut members' blobs apart, each as a state of one chunk."""
-    blobs, at = [], 0
-    for size in sizes:
-        blobs.append([joined[at : at + size]])
-        at += size
-    return blobs
 
 
 def _figure(value: Any) -> str:
