@@ -59,6 +59,8 @@ def check_visits(session, run: str, trials: int, shards: list[int] | int) -> Non
     overlapping = session.cluster.coordinator.execute(
         "select count(*) from cerebro.visit a join cerebro.visit b on a.run = b.run and a.phase = b.phase"
         " and (a.trial = b.trial or a.segment = b.segment) and (a.trial, a.epoch, a.shard) < (b.trial, b.epoch, b.shard)"
+        # The visits of a group are one visit to the segment.
+        " and (a.trial = b.trial or a.details->'together' is null or a.details->'together' is distinct from b.details->'together')"
         " and a.started_at < b.finished_at and b.started_at < a.finished_at where a.run = %s and a.phase = 'train'",
         [run],
     )

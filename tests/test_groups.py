@@ -68,7 +68,7 @@ def test_each_member_makes_every_visit_once(session, lab):
 
 
 def test_a_member_that_diverges_leaves_and_the_rest_goes_on_undisturbed(session, lab):
-    run = lab([0.001, 0.003, 1e30, 0.01], order="fixed", fuse=True, optimizer="sgd")
+    run = lab([0.001, 0.003, 1e18, 0.01], order="fixed", fuse=True, optimizer="sgd")
     states = dict(session.rows("select trial, state from cerebro.trial where run = %s", run))
     assert states == {0: "done", 1: "done", 2: "failed", 3: "done"}
     reference = lab([0.001, 0.003, 1e-3 + 1e-9, 0.01], order="fixed", fuse=True, optimizer="sgd")
