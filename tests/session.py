@@ -87,9 +87,13 @@ class Session:
         self.forget()
         self.tables = Maker(cluster, schema, role)
         self.sharded, self.local = self.tables.sharded, self.tables.local
-        self.conn = cluster.connect(role)
-        self.conn.execute("select set_config('search_path', %s, false)", [quoted(schema)])
         self.notices: list[str] = []
+        self.connect()
+
+    def connect(self) -> None:
+        """Begin a session; the one before may have been lost with its server."""
+        self.conn = self.cluster.connect(self.role)
+        self.conn.execute("select set_config('search_path', %s, false)", [quoted(self.schema)])
         self.conn.add_notice_handler(lambda notice: self.notices.append(notice.message_primary))
 
     def forget(self) -> None:

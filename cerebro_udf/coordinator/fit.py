@@ -19,7 +19,7 @@ from cerebro_udf.coordinator.progress import Progress
 from cerebro_udf.coordinator.scheduler import Scheduler
 from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.source import Source, describe
-from cerebro_udf.coordinator.study import Study, in_flight
+from cerebro_udf.coordinator.study import Study
 from cerebro_udf.coordinator.trials import Maker, shown
 from cerebro_udf.engines import engine_for
 from cerebro_udf.engines.base import Engine, Shard
@@ -189,7 +189,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         loader.encode(encoders)
         rows = [(s["train_rows"], s["validation_rows"]) for s in stats]
         rank = run_options.rank(options, any(held for _, held in rows))
-        window = in_flight(options.search, len(rows)) if record["encoders"] is None else record["plan"]["in_flight"]
+        window = search.in_flight(options.search, len(rows)) if record["encoders"] is None else record["plan"]["in_flight"]
         if record["encoders"] is None:
             programs.check_metrics(options.metrics, encoders)
             plan = {"shards": [shard.plan() for shard in segments.shards], "stats": [_figures(s) for s in stats], "in_flight": window}
