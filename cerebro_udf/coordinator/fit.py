@@ -6,7 +6,7 @@ import json
 import random
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 from cerebro_udf import encoders as encoding
 from cerebro_udf import faults
@@ -61,7 +61,6 @@ def check(plpy, run: str, source: str, model: str, label: str, features: List[st
     seeded = parsed.seed is not None
     if not seeded:
         parsed.seed = random.SystemRandom().randrange(2**31)
-    search.trials(parsed.search, parsed.seed, definition, parsed)  # refuses a space that makes no sense
     table = describe(plpy, source, features, label)
     for column in parsed.encoders:
         if column not in table.features:
