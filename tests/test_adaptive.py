@@ -60,7 +60,7 @@ def test_a_pruned_trial_says_why_and_keeps_its_best_epoch(session, reference):
     )
     assert pruned, "half of all trials are worse than the median"
     for trial, stopped, best_epoch, last in pruned:
-        assert "median" in stopped and last < OPTIONS["epochs"] and best_epoch <= last
+        assert "better after epoch" in stopped and last < OPTIONS["epochs"] and best_epoch <= last
         assert session.rows("select cerebro.predict_class(%s, '[[0, 0, 0]]', %s) is not null", run, trial) == [(True,)]
     assert session.rows("select count(*) from cerebro.visit where run = %s and state <> 'done'", run) == [(0,)]
 
