@@ -39,6 +39,7 @@ def test_no_options_are_sensible_ones():
         "time_limit": None,
         "early_stopping": None,
         "reduce_on_plateau": None,
+        "fuse": None,
     }
     for given in (None, {}, dict.fromkeys(expected)):
         stored = o.parse(given, MODEL).to_json()
