@@ -367,6 +367,46 @@ def input_shape(encoders: dict) -> List[int]:
     return [width + (part["numbers"][0] if part["numbers"] else 0)]
 
 
+def places(encoders: dict) -> List[dict]:
+    """Return where each feature lies in a row's tensors, in feature order.
+
+    Returns:
+        ``{"name", "columns": [start, stop] of the numbers or None, "code": its position in the codes or None}``; the one
+        feature of several dimensions has all numbers.
+    """
+    found, start, code = [], 0, 0
+    for feature in encoders["features"]:
+        place = {"name": feature["name"], "columns": None, "code": None}
+        if feature["kind"] == "text":
+            place["code"], code = code, code + 1
+        else:
+            stop = start + int(np.prod(feature["shape"], dtype=int))
+            place["columns"], start = [start, stop], stop
+        found.append(place)
+    return found
+
+
+def classes(label: dict) -> Optional[List[Any]]:
+    """Return the classes of a stored label as its column has them, None for regression."""
+    type_ = base_type(label["type"])
+    return [_of_type(value, type_) for value in label["classes"]] if label["task"] == "classification" else None
+
+
+def _of_type(value: Any, type_: str) -> Any:
+    """Return a class as its column has it: labels that are no integers pass through double precision."""
+    if isinstance(value, float):
+        value = float(str(np.float32(value))) if type_ == "real" else value
+        return int(value) if value.is_integer() and abs(value) < 1e15 else value
+    return value
+
+
+def spelled(value: Any) -> str:
+    """Return a class as PostgreSQL spells it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
 def n_classes(encoders: dict) -> Optional[int]:
     """Return the number of classes, None for regression."""
     return model_part(encoders)["classes"]

@@ -177,10 +177,15 @@ def drop_run(plpy, gd: dict, run: str) -> None:
 
 
 @door
-def evaluate(plpy, gd: dict, run: str, source: str, options: str) -> List[Tuple]:
-    from cerebro_udf.coordinator import evaluate as judging
+def judge(plpy, gd: dict, call: str, run: str, source: str, options: str) -> List[Tuple]:
+    """What judges a trained model on a table."""
+    from cerebro_udf.coordinator import diagnose, evaluate, importance
 
-    return judging.evaluate(plpy, gd, _text("run", run), _text("source", source), _json("options", options))
+    functions = {
+        "evaluate": evaluate.evaluate, "confusion_matrix": diagnose.confusion_matrix, "class_report": diagnose.class_report,
+        "residuals": diagnose.residuals, "importance": importance.importance,
+    }  # fmt: skip
+    return functions[call](plpy, gd, _text("run", run), _text("source", source), _json("options", options))
 
 
 @door
@@ -241,7 +246,7 @@ def worker(plpy, gd: dict, call: str, *arguments: Any) -> Any:
 
     parsed = [json.loads(argument) if isinstance(argument, str) else argument for argument in arguments]
     result = getattr(steps, call)(plpy, gd, *parsed)
-    if call in ("init", "visit"):
+    if call in ("init", "visit", "judge"):
         report, state = result
         return [(json.dumps(report), state)]
     return json.dumps(result) if isinstance(result, dict) else result

@@ -9,6 +9,7 @@ import cerebro_udf
 from cerebro_udf import stored
 from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator.options import Options
+from cerebro_udf.encoders import spelled
 from cerebro_udf.errors import InvalidArgument, NotReady
 from cerebro_udf.wire import finite
 
@@ -51,8 +52,8 @@ def predict(plpy, gd: dict, run: str, row: str, wanted: str, trial: Optional[int
                 "Its weights or this row are out of range, so no class is more probable than another.",
                 "Name a trial that learnt something: select trial, metric from cerebro.trial where run = %s;" % plpy.quote_literal(run),
             )
-        return _spelled(value)
-    by_class = {_spelled(name): finite(float(p)) for name, p in zip(predictor.classes, probabilities)}
+        return spelled(value)
+    by_class = {spelled(name): finite(float(p)) for name, p in zip(predictor.classes, probabilities)}
     return json.dumps(by_class if wanted == "probabilities" else {"class": value, "probabilities": by_class})
 
 
@@ -101,13 +102,6 @@ def _postgres_array(row: str) -> list:
             "It is %s." % row[:100],
             'Write {"feature": value} or an array of the features.',
         ) from None
-
-
-def _spelled(value: Any) -> str:
-    """A class as PostgreSQL spells it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
 
 
 def _predictor(plpy, gd: dict, run: str, trial: Optional[int]) -> Any:

@@ -118,3 +118,16 @@ from cerebro_udf import entry
 return entry.worker(plpy, GD, "visit", spec, state)
 $$;
 COMMENT ON FUNCTION cerebro_internal.worker_visit(jsonb, bytea) IS 'Train or validate trials of one program on this segment''s shard';
+
+CREATE OR REPLACE FUNCTION cerebro_internal.worker_judge(
+    spec jsonb
+  , blobs bytea[]
+)
+RETURNS TABLE (report jsonb, state bytea)
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.worker(plpy, GD, "judge", spec, blobs)
+$$;
+COMMENT ON FUNCTION cerebro_internal.worker_judge(jsonb, bytea[]) IS 'One step of judging a trained model on the loaded shard';

@@ -1,78 +1,136 @@
-"""A trained model judged on all rows of a table, exact over all its shards: evaluate."""
+"""A trained model judged on all rows of a table, exact over all its shards."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+import contextlib
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from cerebro_udf import encoders as encoding
 from cerebro_udf import stored
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import programs
-from cerebro_udf.coordinator.links import Reply
 from cerebro_udf.coordinator.load import Loader
-from cerebro_udf.coordinator.loop import SUMMARIZE, cells
+from cerebro_udf.coordinator.loop import cells
 from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.source import Source, describe, kind_of
 from cerebro_udf.engines import engine_for
 from cerebro_udf.errors import BadData, WrongColumnType
 from cerebro_udf.interrupts import Pulse
 
+_PUT = "select cerebro_internal.worker_put($1, $2)::text"
+_JUDGE = "select report::text, state from cerebro_internal.worker_judge($1, $2)"
 
-def evaluate(plpy, gd: dict, run: str, source: str, options: dict) -> List[Tuple[str, Optional[float]]]:
-    """Metrics of a trial's best epoch over all rows of a table, exact over all its shards: (metric, value), the loss first."""
-    parsed = run_options.parse_evaluate(options)
-    chosen, record, chunks = stored.read(plpy, gd, run, parsed["trial"])
-    fitted = run_options.Options.from_json(record["options"])
-    table = describe(plpy, source, record["features"], record["label"])
-    encoders = record["encoders"]
-    _refuse_other_columns(table, encoders)
-    pulse = Pulse(plpy)
-    engine = engine_for(plpy)
-    segments = Segments(plpy, gd, pulse, engine, engine.shards(table, parsed["segments"]))
-    trained = programs.order(fitted, record["params"], record["definition"], encoders)
-    order = {
-        "run": "evaluate " + run, "epoch": 1, "phase": "validate", "seed": fitted.seed, "first": True, "last": True, "try_fused": False,
-        "program": trained["program"], "batch_size": trained["batch_size"],
-        "members": [{"trial": chosen.trial, "learning_rate": None}],
-    }  # fmt: skip
-    segments.connect()
-    segments.check_policies()
-    try:
-        segments.share_hosts()
-        loader = Loader(segments, table, fitted, order["run"], parsed["nulls"], 1.0, parsed["memory"])
-        stats = loader.load()
-        encoding.refuse_unusable(stats, parsed["nulls"])
-        encoding.refuse_other_shapes(stats, encoders)
-        segments.start()
-        loader.encode(encoders)
-        blobs: Dict[int, bytes] = {}
+Line = Tuple[str, Optional[float]]
 
-        def validated(reply: Reply, shard: int) -> None:
-            report, blobs[shard] = cells(reply)
-            (report,) = report["members"]
-            if report["status"] == "failed":
-                raise BadData("cannot evaluate", report["error"], "Name another trial, or train the run again.")
 
-        held = [n for n, s in enumerate(stats) if s["validation_rows"]]
-        for n in held:
-            segments.post_visit(n, {**order, "shard": n}, [chunks], lambda reply, n=n: validated(reply, n))
-        segments.wait()
-        summary = segments.call(
-            SUMMARIZE, {"run": order["run"], "program": order["program"]}, [blobs[shard] for shard in held], numbers=held[:1]
-        )[0]
-        if summary["status"] == "failed":
-            raise BadData("cannot evaluate", summary["error"], "Name another trial, or train the run again.")
-    finally:
-        segments.rest()
-    ordered = sorted(summary["metrics"].items(), key=lambda item: (item[0] != "loss", item[0]))  # jsonb keeps no order
+def evaluate(plpy, gd: dict, run: str, source: str, options: dict) -> List[Line]:
+    """Metrics of a trial's best epoch over all rows of a table: (metric, value), the loss first."""
+    parsed = run_options.parse_evaluate(options, metrics=None)
+    with judging(plpy, gd, run, source, parsed, lambda record: parsed["metrics"]) as judge:
+        (metrics,) = judge.metrics()
+    ordered = sorted(metrics.items(), key=lambda item: (item[0] != "loss", item[0]))  # jsonb keeps no order
     return [line for name, value in ordered for line in _lines(name, value)]
 
 
-def _lines(name: str, value: Any) -> List[Tuple[str, Optional[float]]]:
+def _lines(name: str, value: Any) -> List[Line]:
     """A metric of several values, such as a precision at each threshold, has a line for each."""
     if isinstance(value, list):
         return [line for number, item in enumerate(value) for line in _lines("%s[%d]" % (name, number), item)]
     return [(name, value)]
+
+
+class Judge:
+    """A trial's best epoch on the segments: the table's rows are loaded there, and its weights.
+
+    Attributes:
+        record: The run's, with the trial's params.
+        encoders: The run's.
+        shards: How many there are.
+    """
+
+    def __init__(self, segments: Segments, key: str, record: dict, order: dict):
+        self.record, self.encoders, self.shards = record, record["encoders"], len(segments.shards)
+        self._segments = segments
+        self._spec = {"run": key, "program": order["program"], "batch_size": order["batch_size"]}
+
+    def ask(self, step: str, blobs: Any = (), numbers: Optional[List[int]] = None, **spec: Any) -> List[Tuple[dict, Optional[bytes]]]:
+        """Have segments (all by default) do a step of ``segment.judge`` at once; gives (report, blob) of each.
+
+        Args:
+            step: Its name.
+            blobs: What goes with it.
+            numbers: The segments.
+            spec: What the step takes; a function gives it for each segment.
+
+        Raises:
+            BadData: Keras or TensorFlow refused.
+        """
+        numbers = list(range(self.shards)) if numbers is None else numbers
+        answers: Dict[int, Tuple[dict, Optional[bytes]]] = {}
+        for number in numbers:
+            given = {name: value(number) if callable(value) else value for name, value in spec.items()}
+            self._segments.post(
+                number, _JUDGE, {**self._spec, "step": step, **given}, list(blobs),
+                then=lambda reply, number=number: answers.update({number: cells(reply)}),
+            )  # fmt: skip
+        self._segments.wait(numbers)
+        for report, _ in answers.values():
+            if report["status"] == "failed":
+                raise BadData("cannot evaluate", report["error"], "Name other metrics or another trial, or train the run again.")
+        return [answers[number] for number in numbers]
+
+    def send(self, chunks: List[bytes]) -> None:
+        """Give every segment the weights of a state."""
+        if len(chunks) > 1:
+            for number in range(self.shards):
+                for part, data in enumerate(chunks):
+                    self._segments.post(number, _PUT, part, data, then=lambda reply: None)
+        self.ask("assign", chunks if len(chunks) == 1 else ())
+
+    def metrics(self, **spec: Any) -> List[Dict[str, Any]]:
+        """Metrics over all rows: one for each repeat that ``spec`` asks for, see ``segment.judge``; they are in shard order."""
+        blobs = [blob for _, blob in self.ask("accumulate", shard=lambda number: number, **spec)]
+        ((report, _),) = self.ask("summarize", blobs, [0])
+        return report["metrics"]
+
+
+@contextlib.contextmanager
+def judging(plpy, gd: dict, run: str, source: str, options: dict, metrics: Callable[[dict], Optional[List[Any]]]) -> Iterator[Judge]:
+    """Load all rows of a table, and send a trial's weights to them; everything is dropped at the end.
+
+    Args:
+        run, source: As the caller gave them.
+        options: What ``options.parse_evaluate`` returned.
+        metrics: From the run's record to checked metrics; None: those that the run was trained with.
+    """
+    _, record, chunks = stored.read(plpy, gd, run, options["trial"])
+    fitted = run_options.Options.from_json(record["options"])
+    table = describe(plpy, source, record["features"], record["label"])
+    encoders = record["encoders"]
+    _refuse_other_columns(table, encoders)
+    order = programs.order(fitted, record["params"], record["definition"], encoders)
+    wanted = metrics(record)
+    if wanted is not None:
+        programs.check_metrics(wanted, encoders)
+        order["program"]["metrics"] = wanted
+    engine = engine_for(plpy)
+    segments = Segments(plpy, gd, Pulse(plpy), engine, engine.shards(table, options["segments"]))
+    segments.connect()
+    segments.check_policies()
+    try:
+        segments.share_hosts()
+        key = "evaluate " + run
+        loader = Loader(segments, table, fitted, key, options["nulls"], 1.0, options["memory"])
+        stats = loader.load()
+        encoding.refuse_unusable(stats, options["nulls"])
+        encoding.refuse_other_shapes(stats, encoders)
+        segments.start()
+        loader.encode(encoders)
+        judge = Judge(segments, key, record, order)
+        judge.send(chunks)
+        yield judge
+    finally:
+        segments.rest()
 
 
 def _refuse_other_columns(table: Source, encoders: dict) -> None:

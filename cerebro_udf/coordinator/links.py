@@ -105,6 +105,8 @@ def encode(value: Any) -> Tuple[int, int, Optional[bytes]]:
         return 0, 0, None
     if isinstance(value, bool):
         return _BOOL, 0, b"t" if value else b"f"
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        value = float(value)  # jsonb writes 1e20 as a whole number
     if isinstance(value, int):
         return (_INT4 if -(2**31) <= value < 2**31 else _INT8), 0, str(value).encode()
     if isinstance(value, float):

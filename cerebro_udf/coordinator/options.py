@@ -21,6 +21,7 @@ MAX_INTEGER = 2**31 - 1  # of PostgreSQL's integer, which is what the catalog st
 MAX_SEED = 2**63 - 1
 MAX_LOCAL_WORKERS = 64
 MAX_EMBEDDING = 4096
+MAX_REPEATS = 1000
 
 # Known, and not there yet.
 LATER = frozenset(["filter", "sample", "outputs", "strategy"])
@@ -122,10 +123,18 @@ def parse(options: Optional[dict], definition: dict) -> Options:
     return parsed
 
 
-def parse_evaluate(options: Optional[dict]) -> Dict[str, Any]:
-    """Check the options of ``evaluate``: trial, segments, nulls, memory; all keys are in the result."""
-    defaults = {"trial": None, "segments": None, "nulls": "error", "memory": None}
-    return {**defaults, **_read(options, {key: _READERS.get(key, _trial) for key in defaults})}
+def parse_evaluate(options: Optional[dict], **more: Any) -> Dict[str, Any]:
+    """Check the options of what judges a trained model: trial, segments, nulls, memory; all keys are in the result.
+
+    Args:
+        options: What the user wrote; None for none.
+        more: Defaults of the options that there are beside these.
+    """
+    defaults = {"trial": None, "segments": None, "nulls": "error", "memory": None, **more}
+    parsed = {**defaults, **_read(options, {key: _JUDGING.get(key) or _READERS[key] for key in defaults})}
+    if parsed.get("metrics") is not None:
+        _refuse_equal_names(parsed["metrics"])
+    return parsed
 
 
 def rank(options: Options, has_validation: bool) -> Tuple[str, str]:
@@ -336,7 +345,15 @@ def _search(key: str, value: Any) -> dict:
     return value
 
 
-_trial = _integer(0)
+def _quantiles(key: str, value: Any) -> List[float]:
+    if not isinstance(value, list) or not value or not all(_is_number(item) and 0 <= item <= 1 for item in value):
+        raise _wrong(key, value, "a list of numbers from 0 to 1, such as [0.05, 0.5, 0.95]")
+    return [float(item) for item in value]
+
+
+def _metric(key: str, value: Any) -> Any:
+    return value if value == "loss" else definitions.check_metric(value)
+
 
 _READERS: Dict[str, Callable[[str, Any], Any]] = {
     "epochs": _integer(1),
@@ -362,6 +379,13 @@ _READERS: Dict[str, Callable[[str, Any], Any]] = {
     "early_stopping": stopping.read,
     "reduce_on_plateau": stopping.read,
     "fuse": _flag,
+}
+
+_JUDGING: Dict[str, Callable[[str, Any], Any]] = {
+    "trial": _integer(0),
+    "quantiles": _quantiles,
+    "metric": _metric,
+    "repeats": _integer(1, MAX_REPEATS),
 }
 
 

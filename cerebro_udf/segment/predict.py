@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -32,27 +32,13 @@ class Predictor:
     def __init__(self, encoders: dict, program: dict, blob: bytes):
         self._encoding = encoding.Encoding(encoders)
         self._features = encoders["features"]
-        classes, type_ = encoders["label"].get("classes"), encoding.base_type(encoders["label"]["type"])
-        self.classes: Optional[list] = classes and [_of_type(value, type_) for value in classes]
+        self.classes: Optional[list] = encoding.classes(encoders["label"])
         try:
             self._model, output = network.build(program, seed=0)
         except TrialFailed as error:
             raise InvalidArgument("the model cannot be built", "%s." % error) from None
         assign(self._model, blob)
-        single = self._model.output_shape[-1] == 1
-
-        def predict(x):
-            y = self._model(x, training=False)
-            if output == "logit":
-                y = tf.sigmoid(y) if single else tf.nn.softmax(y)
-            return y
-
-        x, _ = network.example(encoding.model_part(encoders), rows=1)
-        signature = tf.nest.map_structure(lambda a: tf.TensorSpec((None, *a.shape[1:]), a.dtype), x)
-        # Concrete: no look-up of a signature at each call.
-        self._function = tf.function(
-            predict, input_signature=[signature], autograph=False, jit_compile=False
-        ).get_concrete_function()
+        self._answer = answering(self._model, output, encoding.model_part(encoders))
 
     def row(self, values: Any) -> Tuple[Any, Optional[List[float]]]:
         """Predict one row.
@@ -87,24 +73,11 @@ class Predictor:
 
     def columns(self, columns: Dict[str, encoding.Column]) -> Tuple[list, Optional[np.ndarray]]:
         """Predict rows given as raw columns, as ``encoders.Encoding.encode`` takes them; see :meth:`rows`."""
-        x = network.feed(self._encoding.encode(columns))
-        rows = len(next(iter(x.values())) if isinstance(x, dict) else x)
-        outputs = []
-        for start in range(0, rows, BATCH_ROWS):
-            batch = tf.nest.map_structure(
-                lambda a, start=start: tf.constant(a[start : start + BATCH_ROWS]), x
-            )
-            outputs.append(self._function(batch).numpy())
-        output = (
-            np.concatenate(outputs) if outputs else np.zeros((0, self._model.output_shape[-1]), np.float32)
-        )
+        answers = self._answer(self._encoding.encode(columns))
         if self.classes is None:
-            return output[:, 0].astype(float).tolist(), None
-        if output.shape[1] == 1:
-            output = np.concatenate([1 - output, output], axis=1)
-        output = output[:, : len(self.classes)]
-        known = ~np.isnan(output).any(axis=1)
-        return [self.classes[i] if k else None for i, k in zip(output.argmax(axis=1), known)], output
+            return answers.astype(float).tolist(), None
+        known = ~np.isnan(answers).any(axis=1)
+        return [self.classes[i] if k else None for i, k in zip(answers.argmax(axis=1), known)], answers
 
     def _in_order(self, values: Any) -> Sequence[Any]:
         names = [feature["name"] for feature in self._features]
@@ -126,6 +99,46 @@ class Predictor:
         return values
 
 
+def answering(model: Any, output: str, part: dict) -> Callable[..., np.ndarray]:
+    """Compile what a model answers.
+
+    Args:
+        model, output: As ``network.build`` returned them.
+        part: ``encoders.model_part``.
+
+    Returns:
+        A function from encoded arrays of n rows, and a ``pulse`` to call between batches, to probabilities float32
+        (n, classes), or values float32 (n,).
+    """
+    single = model.output_shape[-1] == 1
+
+    def predict(x):
+        y = model(x, training=False)
+        if output == "logit":
+            y = tf.sigmoid(y) if single else tf.nn.softmax(y)
+        return y
+
+    example, _ = network.example(part, rows=1)
+    signature = tf.nest.map_structure(lambda a: tf.TensorSpec((None, *a.shape[1:]), a.dtype), example)
+    # Concrete: no look-up of a signature at each call.
+    function = tf.function(
+        predict, input_signature=[signature], autograph=False, jit_compile=False
+    ).get_concrete_function()
+
+    def answer(arrays: Dict[str, Any], pulse: Callable[[], None] = lambda: None) -> np.ndarray:
+        x, outputs = network.feed(arrays), []
+        for start in range(0, len(next(iter(arrays.values()))), BATCH_ROWS):
+            batch = tf.nest.map_structure(lambda a, start=start: tf.constant(a[start : start + BATCH_ROWS]), x)
+            outputs.append(function(batch).numpy())
+            pulse()
+        whole = np.concatenate(outputs) if outputs else np.zeros((0, model.output_shape[-1]), np.float32)
+        if part["task"] != "classification":
+            return whole[:, 0]
+        return (np.concatenate([1 - whole, whole], axis=1) if single else whole)[:, : part["classes"]]
+
+    return answer
+
+
 def assign(model: Any, blob: bytes) -> None:
     """Give a built model the weights of a state.
 
@@ -140,14 +153,6 @@ def assign(model: Any, blob: bytes) -> None:
     )
     for name, variable in named.items():
         variable.value.assign(arrays[name])
-
-
-def _of_type(value: Any, type_: str) -> Any:
-    """Return a class as its column has it: labels that are no integers pass through double precision."""
-    if isinstance(value, float):
-        value = float(str(np.float32(value))) if type_ == "real" else value
-        return int(value) if value.is_integer() and abs(value) < 1e15 else value
-    return value
 
 
 def _column(feature: dict, values: List[Any]) -> encoding.Column:

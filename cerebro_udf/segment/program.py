@@ -116,14 +116,17 @@ class Program:
 
         Args:
             blob: The state.
-            groups: Of ``model``, ``optimizer`` and ``metric``; none: all.
+            groups: Of ``model``, ``optimizer`` and ``metric``; none: all. Of the others the state's may be another program's.
 
         Raises:
             StateMismatch: the blob is damaged or belongs to another program; nothing was assigned.
         """
         arrays, _ = state.unpack(blob)
-        state.check(arrays, self._expected)
-        for name, variable in self._named(*(groups or ("model", "optimizer", "metric"))).items():
+        groups = groups or ("model", "optimizer", "metric")
+        named = self._named(*groups)
+        arrays = {name: array for name, array in arrays.items() if name.startswith(tuple(group + "/" for group in groups))}
+        state.check(arrays, {name: self._expected[name] for name in named})
+        for name, variable in named.items():
             variable.value.assign(arrays[name])
 
     def get_state(self) -> bytes:

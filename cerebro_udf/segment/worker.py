@@ -44,6 +44,7 @@ class _Session:
         self.incoming: List[bytes] = []
         self.outgoing: List[bytes] = []
         self.permutations: Dict[Tuple[int, ...], np.ndarray] = {}
+        self.judged: Any = None  # of ``segment.judge``
 
     def permutation(self, *key: int) -> np.ndarray:
         """Return ``seeds.permutation`` of this key; every trial asks for the same ones, so the last few are kept."""
@@ -188,7 +189,7 @@ def release(plpy, gd: dict) -> None:
     """Drop the shard, raw or encoded, and what is buffered of states; programs stay warm."""
     session = _session(gd)
     session.run, session.shard, session.arrays = None, None, None
-    session.incoming, session.outgoing, session.permutations = [], [], {}
+    session.incoming, session.outgoing, session.permutations, session.judged = [], [], {}, None
 
 
 def _not_loaded(run: str) -> NotReady:
@@ -413,3 +414,17 @@ def summarize(plpy, gd: dict, spec: dict, accumulators: List[bytes]) -> Report:
     except TrialFailed as error:
         return {"status": "failed", "error": str(error)}
     return {"status": "ok", "error": None, "metrics": finite(metrics)}
+
+
+def judge(plpy, gd: dict, spec: dict, blobs: List[bytes]) -> Tuple[Report, Optional[bytes]]:
+    """Do one step of judging a trained model on this segment's shard, see ``segment.judge.step``."""
+    session = _session(gd)
+    if session.arrays is None or session.run != spec["run"]:
+        raise _not_loaded(spec["run"])
+    try:
+        program = _program(session, spec["program"])
+    except TrialFailed as error:
+        return {"status": "failed", "error": str(error)}, None
+    from cerebro_udf.segment import judge as judging
+
+    return judging.step(session, spec, blobs, program, Pulse(plpy).check)

@@ -1,0 +1,71 @@
+"""How much a trained model relies on each feature: its loss of quality when the feature's values are permuted.
+
+Source: permutation importance, Breiman 2001, section 10; as model reliance, Fisher, Rudin and Dominici 2019. Rows never leave
+their segment, so values are permuted among the rows of a shard.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, List, Optional, Tuple
+
+from cerebro_udf import definition, metric_forms
+from cerebro_udf import encoders as encoding
+from cerebro_udf.coordinator import options as run_options
+from cerebro_udf.coordinator.evaluate import judging
+from cerebro_udf.errors import InvalidArgument
+
+Line = Tuple[str, str, Optional[float], Optional[float]]
+
+
+def importance(plpy, gd: dict, run: str, source: str, options: dict) -> List[Line]:
+    """Return (feature, metric, importance, deviation), the most important first.
+
+    Importance is how much worse the metric becomes, on average over the repeats; deviation is their standard deviation, None
+    of a single one. Both are None where the metric is NaN.
+    """
+    parsed = run_options.parse_evaluate(options, metric=None, repeats=5, seed=0)
+    chosen: dict = {}
+
+    def metrics(record: dict) -> List[Any]:
+        chosen["name"], chosen["sign"], wanted = _metric(record, parsed["metric"])
+        return wanted
+
+    name, lines = None, []
+    with judging(plpy, gd, run, source, parsed, metrics) as judge:
+        name, sign = chosen["name"], chosen["sign"]
+        (before,) = judge.metrics()
+        if isinstance(before[name], list):
+            raise InvalidArgument(
+                'metric "%s" has several values' % name, None, 'Take one of a single value, such as {"F1Score": {"average": "macro"}}.'
+            )
+        for number, place in enumerate(encoding.places(judge.encoders)):
+            after = judge.metrics(feature={**place, "number": number}, repeats=parsed["repeats"], seed=parsed["seed"])
+            lines.append((place["name"], name, *_mean(before[name], [metrics[name] for metrics in after], sign)))
+    return sorted(lines, key=lambda line: (line[2] is None, -(line[2] or 0.0)))
+
+
+def _metric(record: dict, wanted: Any) -> Tuple[str, int, List[Any]]:
+    """Name and sign (1: less is better) of the metric to judge by, and the metrics that the program needs for it."""
+    if wanted is None:
+        name, direction = record["rank_metric"], record["rank_direction"]
+        name = name[len("val_") :] if name.startswith("val_") else name
+        trained = record["options"]["metrics"]
+        found = [metric for metric in trained or () if definition.metric_name(metric) == name]
+        wanted = found[0] if found else name
+    elif wanted == "loss":
+        name, direction = "loss", "min"
+    else:
+        name = definition.metric_name(wanted)
+        direction = run_options.direction(metric_forms.explicit(wanted, single=True)["class_name"])
+    return name, 1 if direction == "min" else -1, [] if wanted == "loss" else [definition.check_metric(wanted)]
+
+
+def _mean(before: Optional[float], after: List[Optional[float]], sign: int) -> Tuple[Optional[float], Optional[float]]:
+    if before is None or None in after:
+        return None, None
+    worse = [sign * (value - before) for value in after]
+    mean = sum(worse) / len(worse)
+    if len(worse) == 1:
+        return mean, None
+    return mean, math.sqrt(sum((value - mean) ** 2 for value in worse) / (len(worse) - 1))

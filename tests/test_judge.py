@@ -1,0 +1,171 @@
+"""What a trained model is worth: metrics beyond those of training, classes, residuals, features. Compared with single predictions."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from cerebro_udf.segment import seeds
+from tests.session import LINE, POINTS
+
+ROWS = 90
+COLOURS = {"a": "real", "colour": "text", "size": "real[]", "label": "text"}
+
+
+def colours() -> dict:
+    """The label follows `a` and `colour`; `size` says nothing."""
+    random = np.random.default_rng(5)
+    a, colour = random.normal(size=ROWS).round(3), random.choice(["red", "green"], ROWS)
+    label = np.where(a > 0.4, "high", np.where(colour == "red", "low", "middle"))
+    return {"a": a, "colour": colour, "size": random.normal(size=(ROWS, 2)).round(3), "label": label}
+
+
+@pytest.fixture(scope="module")
+def table(session):
+    return session.sharded(COLOURS, colours(), sizes=[50, 40])
+
+
+@pytest.fixture(scope="module")
+def run(session, table):
+    options = {"epochs": 8, "batch_size": 8, "learning_rate": 0.1}
+    return session.fit(table, session.model(), "label", ["a", "colour", "size"], **options)
+
+
+@pytest.fixture(scope="module")
+def lines(session):
+    """A table to regress on, its run, and the rows' labels and predictions."""
+    random = np.random.default_rng(6)
+    a, b = random.normal(size=(2, ROWS)).round(3)
+    table = session.sharded({"a": "real", "b": "real", "y": "real"}, {"a": a, "b": b, "y": 3 * a + b}, sizes=[60, 30])
+    return table, session.fit(table, session.model(LINE), "y", epochs=6, batch_size=8, learning_rate=0.1)
+
+
+def judged(session, function, run, table, **options):
+    call = "select * from cerebro.%s(%%s, %%s::text::regclass, %%s)" % function
+    return session.rows(call, run, table.name, json.dumps(options))
+
+
+def predictions(session, run, table) -> list[tuple]:
+    """Actual class, most probable one, probability of each."""
+    call = "select label, cerebro.predict_class(%%s, x), cerebro.predict_probabilities(%%s, x) from %s x" % table.name
+    return session.rows(call, run, run)
+
+
+def test_confusion_matrix_counts_what_single_predictions_say(session, table, run):
+    expected: dict = {}
+    for actual, predicted, _ in predictions(session, run, table):
+        expected[actual, predicted] = expected.get((actual, predicted), 0) + 1
+    found = judged(session, "confusion_matrix", run, table)
+    assert {(actual, predicted): rows for actual, predicted, rows in found} == expected
+    assert [line[:2] for line in found] == sorted(expected)
+
+
+def test_class_report_is_that_of_single_predictions(session, table, run):
+    rows = predictions(session, run, table)
+    report = judged(session, "class_report", run, table)
+    assert [line[0] for line in report] == ["high", "low", "middle"]
+    for name, precision, recall, f1, count, auc, threshold, best in report:
+        own = np.array([actual == name for actual, _, _ in rows])
+        taken = np.array([predicted == name for _, predicted, _ in rows])
+        scores = np.array([probabilities[name] for _, _, probabilities in rows])
+        assert count == own.sum()
+        assert precision == pytest.approx((own & taken).sum() / taken.sum())
+        assert recall == pytest.approx((own & taken).sum() / own.sum())
+        assert f1 == pytest.approx(2 * precision * recall / (precision + recall))
+        pairs = scores[own][:, None] - scores[~own][None, :]
+        assert auc == pytest.approx(np.mean((pairs > 0) + 0.5 * (pairs == 0)), abs=1e-9)
+
+        def f1_from(cut, own=own, scores=scores):
+            return 2 * (own & (scores >= cut)).sum() / (own.sum() + (scores >= cut).sum())
+
+        assert best == pytest.approx(max(map(f1_from, scores)))
+        assert f1_from(threshold - 1e-6) == pytest.approx(best)
+
+
+def test_residuals_are_picked_as_percentile_disc_picks_them(session, lines):
+    table, run = lines
+    residual = "y - cerebro.predict_value(%%s, array[a, b])::real as r from %s" % table.name
+    call = "select array_agg(r), array_agg(abs(r)) from (select %s) x" % residual
+    plain, absolute = (np.sort(np.array(values, np.float32)) for values in session.rows(call, run)[0])
+    quantiles = [0.0, 0.1, 0.5, 0.9, 1.0]
+    at = [max(0, int(np.ceil(q * ROWS)) - 1) for q in quantiles]
+    found = judged(session, "residuals", run, table, quantiles=quantiles[::-1])
+    assert [line[0] for line in found] == quantiles
+    np.testing.assert_allclose([line[1] for line in found], plain[at], atol=1e-5)
+    np.testing.assert_allclose([line[2] for line in found], absolute[at], atol=1e-5)
+
+
+def test_evaluate_takes_metrics_that_the_run_was_not_trained_with(session, table, run):
+    wanted = ["F1Score", {"AUC": {"multi_label": True, "num_thresholds": 50}}, "CategoricalAccuracy", {"Precision": {"class_id": 0}}]
+    found = dict(judged(session, "evaluate", run, table, metrics=wanted))
+    assert list(found) == ["loss", "CategoricalAccuracy", "F1Score[0]", "F1Score[1]", "F1Score[2]", "auc", "precision"]
+    trained = dict(judged(session, "evaluate", run, table))
+    assert found["CategoricalAccuracy"] == pytest.approx(trained["accuracy"]) and found["loss"] == pytest.approx(trained["loss"])
+    report = judged(session, "class_report", run, table)
+    np.testing.assert_allclose([found["F1Score[%d]" % k] for k in range(3)], [line[3] for line in report], rtol=1e-5)
+    assert found["precision"] == pytest.approx(report[0][1])
+
+
+def test_metrics_that_cannot_be_meant_are_refused_before_anything_starts(session, table, run, lines):
+    call = "select * from cerebro.evaluate(%s, %s::text::regclass, %s)"
+    error = session.error(call, run, table.name, json.dumps({"metrics": ["BinaryAccuracy"]}))
+    assert error.sqlstate == "22023" and "3" in error.message and '"accuracy"' in error.hint
+    error = session.error(call, lines[1], lines[0].name, json.dumps({"metrics": ["AUC"]}))
+    assert error.sqlstate == "22023" and '"y"' in error.message and "classification" in error.hint
+    error = session.refused(table, session.model(), "label", ["a"], metrics=["accuracy", "BinaryAccuracy"])
+    assert error.sqlstate == "22023" and "BinaryAccuracy" in error.message
+
+
+def test_functions_for_the_other_task_are_named(session, table, run, lines):
+    error = session.error("select * from cerebro.residuals(%s, %s::text::regclass)", run, table.name)
+    assert error.sqlstate == "22023" and "confusion_matrix" in error.hint
+    for function in ("confusion_matrix", "class_report"):
+        error = session.error("select * from cerebro.%s(%%s, %%s::text::regclass)" % function, lines[1], lines[0].name)
+        assert error.sqlstate == "22023" and "residuals" in error.hint
+
+
+def test_importance_finds_the_columns_that_the_label_follows(session, table, run):
+    found = judged(session, "importance", run, table, metric="accuracy", repeats=8)
+    by_name = {feature: value for feature, _, value, _ in found}
+    assert set(by_name) == {"a", "colour", "size"} and {metric for _, metric, _, _ in found} == {"accuracy"}
+    assert found[-1][0] == "size" and abs(by_name["size"]) < 0.05 < 0.1 < min(by_name["a"], by_name["colour"])
+    assert all(deviation >= 0 for _, _, _, deviation in found)
+    assert judged(session, "importance", run, table, metric="accuracy", repeats=8) == found
+
+
+def test_importance_goes_by_the_metric_that_the_run_was_ranked_by(session, lines):
+    table, run = lines
+    found = judged(session, "importance", run, table, repeats=1)
+    assert [(line[0], line[1], line[3]) for line in found] == [("a", "loss", None), ("b", "loss", None)]
+    assert found[0][2] > found[1][2] > 0
+
+
+def test_importance_is_the_loss_of_quality_under_permutation_of_the_column(session, lines):
+    """Permuting both shards by hand and evaluating gives what `importance` says."""
+    table, run = lines
+    (before,) = (value for name, value in judged(session, "evaluate", run, table) if name == "loss")
+    data = session.rows("select tableoid::regclass::text, a, b, y from %s" % table.name)
+    moved = []
+    for shard, size in enumerate([60, 30]):
+        part = [row for row in data if row[0].endswith(table.parts[shard])]
+        order = np.argsort(seeds.raw(size, 0, "importance", 1, 0, shard), kind="stable")
+        moved += [(row[1], part[other][2], row[3]) for row, other in zip(part, order)]
+    permuted = session.sharded({"a": "real", "b": "real", "y": "real"}, moved, sizes=[60, 30])
+    after = dict(judged(session, "evaluate", run, permuted))["loss"]
+    found = {line[0]: line[2] for line in judged(session, "importance", run, table, repeats=1)}
+    assert found["b"] == pytest.approx(after - before, rel=1e-4)
+
+
+def test_model_that_gives_nan_predicts_no_class(session):
+    random = np.random.default_rng(7)
+    a, b = random.normal(size=(2, 40)).round(3)
+    table = session.sharded(POINTS, {"a": a, "b": b, "label": a > b}, sizes=[20, 20])
+    layers = [{"Dense": {"units": 4}}, {"Dense": {"units": 2, "activation": "softmax"}}]
+    run = session.fit(table, session.model({"layers": layers}), "label", learning_rate=1e25, optimizer="sgd")
+    below, above = int((a <= b).sum()), int((a > b).sum())
+    assert judged(session, "confusion_matrix", run, table) == [("false", None, below), ("true", None, above)]
+    assert [line[2:] for line in judged(session, "class_report", run, table)] == [
+        (0.0, 0.0, below, None, None, None), (0.0, 0.0, above, None, None, None),
+    ]  # fmt: skip
