@@ -22,6 +22,7 @@ PURE = (
     "encoders.py",
     "keras_names.py",
     "optimizers.py",
+    "precision.py",
     "coordinator/options.py",
     "coordinator/pruners.py",
     "coordinator/samplers.py",

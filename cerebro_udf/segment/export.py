@@ -13,7 +13,7 @@ import numpy as np
 
 from cerebro_udf import encoders as encoding
 from cerebro_udf.errors import InvalidArgument, NotSupported, TrialFailed
-from cerebro_udf.segment import network, predict
+from cerebro_udf.segment import network, serving
 
 import keras  # isort: skip  (network says first how TensorFlow has to start)
 
@@ -39,14 +39,14 @@ def archive(encoders: dict, program: dict, blob: bytes, about: Dict[str, Any]) -
     """
     refuse_large(len(blob))
     try:
-        _, output = network.build(program, seed=0)
+        compiled, output = network.build(program, seed=0)
         model = network.bare(program, seed=0)
     except TrialFailed as error:
         raise InvalidArgument("the model cannot be built", "%s." % error, "Name another trial.") from None
-    predict.assign(model, blob)
+    serving.assign(model, blob, compiled)
     body = [model.name] + ([network.body_of(model, program).name] if encoding.model_part(encoders)["codes"] else [])
     inputs, names = _inputs(encoders)
-    y = model(_encoded(encoders, [inputs[name] for name in names]))
+    y = keras.ops.cast(model(_encoded(encoders, [inputs[name] for name in names])), "float32")
     classes = encoders["label"].get("classes")
     if classes:
         y = _probabilities(y, output, len(classes))

@@ -60,7 +60,7 @@ def _assign(session: Any, blobs: List[bytes], program: Any) -> Report:
     """Take the weights of a state, of a program that may have other metrics than it was trained with."""
     if not blobs:
         blobs, session.incoming = session.incoming, []
-    program.set_state(b"".join(blobs), "model")
+    program.serve(b"".join(blobs))
     session.judged = _Judged(program, session.arrays["validation"])
     return {"status": "ok", "error": None}
 

@@ -17,8 +17,8 @@ os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VIS
 
 import numpy as np
 
-from cerebro_udf import definition, encoders
-from cerebro_udf.errors import CerebroError, TrialFailed
+from cerebro_udf import definition, encoders, precision
+from cerebro_udf.errors import CerebroError, InvalidArgument, TrialFailed
 from cerebro_udf.segment import memory
 from cerebro_udf.segment.importing import apart
 
@@ -141,8 +141,8 @@ def build(spec: dict, seed: int) -> Tuple[keras.Model, str]:
     """Build and compile a model, every variable made.
 
     Args:
-        spec: ``definition`` (bound), ``optimizer``, ``loss``, ``metrics``, ``encoders``; see
-            ``program.Program``.
+        spec: ``definition`` (bound), ``optimizer``, ``loss``, ``metrics``, ``weighted_metrics``, ``precision``,
+            ``encoders``; see ``program.Program``.
         seed: Of the initial weights and generators; equal seeds give equal values whatever was built before.
 
     Returns:
@@ -158,28 +158,35 @@ def build(spec: dict, seed: int) -> Tuple[keras.Model, str]:
     optimizer = definition.check_optimizer(spec["optimizer"])
     loss = None if spec.get("loss") is None else definition.check_loss(spec["loss"])
     metrics = None if spec.get("metrics") is None else [definition.check_metric(m) for m in spec["metrics"]]
-    with one_trial_fails(), fitting_memory(), seeded(seed):
+    weighted = [definition.check_metric(m) for m in spec.get("weighted_metrics") or []]
+    with one_trial_fails(), fitting_memory(), seeded(seed), _precision(spec):
         model = _model(config, part)
         _check_output(model, part)
         refuse_wide(widest(model), 1)
         logits = part["task"] == "classification" and _ends_linear(model)
         loss = _default_loss(model, part, logits) if loss is None else keras.losses.get(loss)
         logits = part["task"] == "classification" and _from_logits(loss)
-        metrics = (
-            _default_metrics(model, part, logits)
-            if metrics is None
-            else [suited(metric, part, model.output_shape[-1], logits) for metric in metrics]
+
+        def suit(checked: List[Any]) -> List[keras.metrics.Metric]:
+            return [suited(metric, part, model.output_shape[-1], logits) for metric in checked]
+
+        model.compile(
+            optimizer=_optimizer(optimizer),
+            loss=loss,
+            metrics=_default_metrics(model, part, logits) if metrics is None else suit(metrics),
+            weighted_metrics=suit(weighted) or None,
+            jit_compile=False,
         )
-        model.compile(optimizer=_optimizer(optimizer), loss=loss, metrics=metrics, jit_compile=False)
         model._symbolic_build(data_batch=example(part, rows=2))
-        model.optimizer.build(model.trainable_variables)
+        if not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
     return model, "value" if part["task"] != "classification" else "logit" if logits else "probability"
 
 
 def bare(spec: dict, seed: int) -> keras.Model:
     """Build the model alone, not compiled: its variables are those of :func:`build`, in a third of the time."""
     config = _config(spec)
-    with one_trial_fails(), fitting_memory(), seeded(seed):
+    with one_trial_fails(), fitting_memory(), seeded(seed), _precision(spec):
         return _model(config, encoders.model_part(spec["encoders"]))
 
 
@@ -189,8 +196,27 @@ def body_of(model: keras.Model, spec: dict) -> keras.Model:
 
 
 def _config(spec: dict) -> dict:
-    """Return the definition rewritten from what is understood, nothing else."""
-    return definition.bind(_literal(spec["definition"]), {})
+    """Return the definition rewritten from what is understood, nothing else; in the precision of the spec."""
+    config = definition.bind(_literal(spec["definition"]), {})
+    return config if _precision_of(spec) == "float32" else precision.follow(config)
+
+
+def _precision_of(spec: dict) -> str:
+    name = spec.get("precision") or "float32"
+    if name not in precision.POLICIES:
+        raise InvalidArgument('unknown precision "%s"' % name, None, "Use one of %s." % ", ".join(precision.POLICIES))
+    return name
+
+
+@contextlib.contextmanager
+def _precision(spec: dict) -> Iterator[None]:
+    """Let layers that name no dtype of their own be made under the spec's policy."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(_precision_of(spec))
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def _model(config: dict, part: dict) -> keras.Model:
@@ -335,7 +361,12 @@ def learning_rate(spec: dict) -> Optional[float]:
     return None if rate is None else float(rate)
 
 
+def inner_optimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """Return the optimizer that trains: the one within where Keras scales the loss (``mixed_float16``)."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
 def learning_rate_variable(optimizer: keras.optimizers.Optimizer) -> Optional[Any]:
     """Return the optimizer's learning rate if it is a variable, None if it is a schedule."""
-    rate = optimizer._learning_rate
+    rate = inner_optimizer(optimizer)._learning_rate
     return rate if hasattr(rate, "assign") else None

@@ -9,7 +9,7 @@ import numpy as np
 
 from cerebro_udf import encoders as encoding
 from cerebro_udf.errors import InvalidArgument, NullArgument, TrialFailed, nearest
-from cerebro_udf.segment import network, state
+from cerebro_udf.segment import network, serving
 
 import tensorflow as tf  # isort: skip  (network says first how TensorFlow has to start)
 
@@ -22,7 +22,7 @@ class Predictor:
     Args:
         encoders: The run's encoders.
         program: The trial's program spec, see ``program.Program``.
-        blob: The state; only the model's variables are used.
+        blob: The state; the weights of it that serve are used, see ``serving``.
 
     Raises:
         StateMismatch: the state is damaged or belongs to another program.
@@ -37,7 +37,7 @@ class Predictor:
             self._model, output = network.build(program, seed=0)
         except TrialFailed as error:
             raise InvalidArgument("the model cannot be built", "%s." % error) from None
-        assign(self._model, blob)
+        serving.assign(self._model, blob)
         self._answer = answering(self._model, output, encoding.model_part(encoders))
 
     def row(self, values: Any) -> Tuple[Any, Optional[List[float]]]:
@@ -113,7 +113,7 @@ def answering(model: Any, output: str, part: dict) -> Callable[..., np.ndarray]:
     single = model.output_shape[-1] == 1
 
     def predict(x):
-        y = model(x, training=False)
+        y = tf.cast(model(x, training=False), tf.float32)  # a layer may compute in fewer bits
         if output == "logit":
             y = tf.sigmoid(y) if single else tf.nn.softmax(y)
         return y
@@ -137,22 +137,6 @@ def answering(model: Any, output: str, part: dict) -> Callable[..., np.ndarray]:
         return (np.concatenate([1 - whole, whole], axis=1) if single else whole)[:, : part["classes"]]
 
     return answer
-
-
-def assign(model: Any, blob: bytes) -> None:
-    """Give a built model the weights of a state.
-
-    Raises:
-        StateMismatch: the state is damaged or belongs to another program.
-    """
-    arrays, _ = state.unpack(blob)
-    named = {"model/%d" % i: variable for i, variable in enumerate(model.variables)}
-    state.check(
-        {name: array for name, array in arrays.items() if name.startswith("model/")},
-        {name: (tuple(variable.shape), variable.dtype) for name, variable in named.items()},
-    )
-    for name, variable in named.items():
-        variable.value.assign(arrays[name])
 
 
 def _column(feature: dict, values: List[Any]) -> encoding.Column:

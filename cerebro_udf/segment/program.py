@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from cerebro_udf import encoders
-from cerebro_udf.segment import network, state
+from cerebro_udf.segment import network, serving, state
 
 SLICE_SECONDS = 0.25  # the longest that a cancel waits, unless one minibatch takes longer
 SLICE_GROWTH = (
@@ -39,6 +39,8 @@ def signature(spec: dict) -> str:
         "optimizer": optimizer,
         "loss": spec.get("loss"),
         "metrics": spec.get("metrics"),
+        "weighted_metrics": spec.get("weighted_metrics"),
+        "precision": spec.get("precision"),
         "encoders": encoders.model_part(spec["encoders"]),
     }
     return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).hexdigest()
@@ -57,7 +59,8 @@ class Program:
 
     Args:
         spec: ``definition`` (bound Keras JSON), ``optimizer``, ``loss``, ``metrics`` (normalized, None:
-            derived from the label) and ``encoders`` (whole, or their ``model_part``).
+            derived from the label), ``encoders`` (whole, or their ``model_part``), and maybe ``weighted_metrics``
+            and ``precision`` (the name of a dtype policy).
 
     Raises:
         InvalidArgument: something in the spec isn't allowed.
@@ -83,7 +86,7 @@ class Program:
         self._rate_name = next(
             (name for name, variable in self._named("optimizer").items() if variable is rate), None
         )
-        self._loops: Dict[str, Any] = {}
+        self._loops: Dict[tuple, Any] = {}
         self._seconds_per_batch: Dict[tuple, float] = {}
 
     def _named(self, *groups: str) -> Dict[str, Any]:
@@ -128,6 +131,14 @@ class Program:
         state.check(arrays, {name: self._expected[name] for name in named})
         for name, variable in named.items():
             variable.value.assign(arrays[name])
+
+    def serve(self, blob: bytes) -> None:
+        """Assign the weights of a state that serve, for validation; optimizer and metrics stay as they are.
+
+        Raises:
+            StateMismatch: the blob is damaged or belongs to another program; nothing was assigned.
+        """
+        serving.assign(self.model, blob)
 
     def get_state(self) -> bytes:
         """Return all variables as a state."""
@@ -182,7 +193,8 @@ class Program:
         """Train one pass over a shard, minibatch by minibatch, the last short one too.
 
         Args:
-            arrays: ``numbers`` and/or ``codes``, ``label``: of n rows, numpy or tensors.
+            arrays: ``numbers`` and/or ``codes``, ``label``, and ``weight`` (float32) where rows are weighted: of n
+                rows, numpy or tensors.
             order: int32 (n,), the rows' order.
             batch_size: Rows per minibatch, > 0.
             pulse: Called between slices; may raise, the program's variables are then in between.
@@ -213,10 +225,10 @@ class Program:
         trace_seconds = train_seconds = 0.0
         if rows:
             with network.one_trial_fails():
-                x = tf.nest.map_structure(tf.convert_to_tensor, network.feed(arrays))
-                y = tf.convert_to_tensor(arrays["label"])
+                data = (network.feed(arrays), arrays["label"], *([arrays["weight"]] if "weight" in arrays else []))
+                data = tf.nest.map_structure(tf.convert_to_tensor, data)
                 rest = [tf.convert_to_tensor(order)] if kind == "train" else []
-            loop, trace_seconds = self._loop(kind, x, y, rest)
+            loop, trace_seconds = self._loop(kind, data, rest)
         position = 0
         batches = 1
         speed = (kind, batch_size)
@@ -226,7 +238,7 @@ class Program:
             stop = min(rows, position + batches * batch_size)
             started = time.perf_counter()
             with network.one_trial_fails():
-                loop(x, y, *rest, tf.constant(position), tf.constant(stop), tf.constant(batch_size)).numpy()
+                loop(data, *rest, tf.constant(position), tf.constant(stop), tf.constant(batch_size)).numpy()
             seconds = time.perf_counter() - started
             train_seconds += seconds
             done = -(-(stop - position) // batch_size)
@@ -242,38 +254,37 @@ class Program:
             "trace_seconds": trace_seconds,
         }
 
-    def _loop(self, kind: str, x, y, rest) -> tuple:
-        """Return (concrete function, seconds spent on tracing it now)."""
-        if kind in self._loops:
-            return self._loops[kind], 0.0
+    def _loop(self, kind: str, data: tuple, rest: list) -> tuple:
+        """Return (concrete function, seconds spent on tracing it now); data is (x, y) or (x, y, weights)."""
+        key = kind, len(data)
+        if key in self._loops:
+            return self._loops[key], 0.0
         started = time.perf_counter()
         step = self._train_slice if kind == "train" else self._validate_slice
         scalar = tf.TensorSpec((), tf.int32)
-        rows = tf.nest.map_structure(lambda t: tf.TensorSpec((None, *t.shape[1:]), t.dtype), [x, y, *rest])
+        rows = tf.nest.map_structure(lambda t: tf.TensorSpec((None, *t.shape[1:]), t.dtype), [data, *rest])
         with network.one_trial_fails():
             loop = tf.function(
                 step, input_signature=[*rows, scalar, scalar, scalar], autograph=False, jit_compile=False
             ).get_concrete_function()
             # A pass over no rows makes TensorFlow optimize the graph now, outside the time of the loop.
             zero = tf.constant(0)
-            loop(x, y, *rest, zero, zero, tf.constant(1))
-        self._loops[kind] = loop
+            loop(data, *rest, zero, zero, tf.constant(1))
+        self._loops[key] = loop
         return loop, time.perf_counter() - started
 
-    def _train_slice(self, x, y, order, start, stop, batch_size):
+    def _train_slice(self, data, order, start, stop, batch_size):
         def step(position):
             picks = order[position : tf.minimum(position + batch_size, stop)]
-            self.model.train_step(
-                (tf.nest.map_structure(lambda t: tf.gather(t, picks), x), tf.gather(y, picks))
-            )
+            self.model.train_step(tf.nest.map_structure(lambda t: tf.gather(t, picks), data))
             return position + batch_size
 
         return tf.while_loop(lambda position: position < stop, step, [start], parallel_iterations=1)[0]
 
-    def _validate_slice(self, x, y, start, stop, batch_size):
+    def _validate_slice(self, data, start, stop, batch_size):
         def step(position):
             end = tf.minimum(position + batch_size, stop)
-            self.model.test_step((tf.nest.map_structure(lambda t: t[position:end], x), y[position:end]))
+            self.model.test_step(tf.nest.map_structure(lambda t: t[position:end], data))
             return position + batch_size
 
         return tf.while_loop(lambda position: position < stop, step, [start], parallel_iterations=1)[0]

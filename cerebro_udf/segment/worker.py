@@ -288,7 +288,7 @@ def _each(plpy, session: _Session, spec: dict, program, blobs: List[memoryview],
     between = _Between(plpy, spec["run"], "mid-visit" if training else "validation", rows, len(blobs))
     members: List[Member] = []
     for member, blob in zip(spec["members"], blobs):
-        program.set_state(blob, *([] if training else ["model"]))
+        (program.set_state if training else program.serve)(blob)
         if training and member["learning_rate"] is not None:
             program.set_learning_rate(member["learning_rate"])
         if spec["first"] or not training:

@@ -19,6 +19,7 @@ FORBIDDEN = {
     "definition.py": TENSORFLOW | CLIENT,
     "encoders.py": TENSORFLOW | CLIENT,
     "optimizers.py": TENSORFLOW | CLIENT,
+    "precision.py": TENSORFLOW | CLIENT,
     "catalog.py": TENSORFLOW | CLIENT,
     "entry.py": TENSORFLOW | CLIENT,
     "wire.py": TENSORFLOW | CLIENT,

@@ -1,0 +1,45 @@
+"""Which weights serve: for validation, and so for ranking, for prediction and for export.
+
+They are the trained ones, unless the optimizer keeps an exponential moving average of them (``use_ema``): then the average
+serves, as under Keras' callback ``SwapEMAWeights``, and as Keras leaves it in the model when ``fit`` ends. A state holds both.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+from cerebro_udf.segment import network, state
+
+
+def averages(model: Any) -> Dict[str, str]:
+    """Return, by names of a state, which entry serves in the place of which weight; empty without moving averages."""
+    optimizer = network.inner_optimizer(model.optimizer)
+    if not optimizer.use_ema:
+        return {}
+    weights = {id(variable): "model/%d" % i for i, variable in enumerate(model.variables)}
+    kept = {id(variable): "optimizer/%d" % i for i, variable in enumerate(model.optimizer.variables)}
+    pairs = zip(optimizer._trainable_variables, optimizer._model_variables_moving_average)
+    return {weights[id(weight)]: kept[id(average)] for weight, average in pairs if average is not None}
+
+
+def assign(model: Any, blob: bytes, compiled: Any = None) -> None:
+    """Give a built model the weights of a state that serve.
+
+    Args:
+        model: Of the state's program.
+        blob: The state.
+        compiled: The same model as it is trained, where ``model`` has no optimizer.
+
+    Raises:
+        StateMismatch: the blob is damaged or belongs to another program; nothing was assigned.
+    """
+    arrays, _ = state.unpack(blob)
+    named = {"model/%d" % i: variable for i, variable in enumerate(model.variables)}
+    serving = averages(compiled or model)
+    expected = {name: (tuple(variable.shape), variable.dtype) for name, variable in named.items()}
+    expected.update({average: expected[weight] for weight, average in serving.items()})
+    state.check(
+        {name: array for name, array in arrays.items() if name.startswith("model/") or name in expected}, expected
+    )
+    for name, variable in named.items():
+        variable.value.assign(arrays[serving.get(name, name)])
