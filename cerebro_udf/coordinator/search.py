@@ -7,12 +7,11 @@ axes, ``samplers`` for the methods, ``pruners`` for the pruners. An axis is a pl
 from __future__ import annotations
 
 import copy
-import itertools
 import json
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
 from cerebro_udf import definition as definitions
-from cerebro_udf.coordinator import pruners, samplers
+from cerebro_udf.coordinator import pruners
 from cerebro_udf.coordinator.space import ABSENT, Axis, Choices, Space, is_number, parse, whole, wrong
 from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
 
@@ -139,17 +138,6 @@ def whole_number(search: dict, name: str) -> Optional[int]:
             'Write "%s": 20.' % name,
         )
     return int(count)
-
-
-def trials(search: Optional[dict], seed: int, definition: dict, options: Any) -> List[Dict[str, Any]]:
-    """Return the configurations of a run in the order of their numbers, where they are known beforehand."""
-    check(search, definition, options)
-    if search is None:
-        return [{}]
-    if search.get("method") == "tpe" or search.get("pruner") is not None:
-        raise NotSupported("adaptive search is not supported yet", None, 'Use "grid", "random" or "quasirandom" without a pruner.')
-    found = samplers.sequence(search.get("method", "grid"), parse(search["space"]), seed)
-    return list(itertools.islice(iter(found.next, None), whole_number(search, "trials")))
 
 
 # ---- the checks

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cerebro_udf import definition
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import search
+from cerebro_udf.coordinator.study import Study
 from cerebro_udf.errors import InvalidArgument, NotSupported
 
 MODEL = {
@@ -22,7 +23,13 @@ PLAIN = {"layers": [{"Dense": {"units": 2}}]}
 
 def trials(space, seed=1, model=PLAIN, options=None, **keys):
     parsed = run_options.parse(dict(options or {}, search=dict(keys, space=space)), model)
-    return search.trials(parsed.search, seed, model, parsed)
+    return asked(parsed, seed, model)
+
+
+def asked(options, seed=1, model=PLAIN):
+    """The trials of a search that depends on nothing but its seed."""
+    study = Study(options.search, seed, model, options, "min", None)
+    return [params for _, params in iter(study.ask, None)]
 
 
 def values(space, axis="batch_size", **keys):
@@ -40,7 +47,7 @@ def refused(space, model=PLAIN, options=None, **keys):
 
 
 def test_without_a_search_there_is_one_trial():
-    assert search.trials(None, 1, PLAIN, run_options.parse(None, PLAIN)) == [{}]
+    assert asked(run_options.parse(None, PLAIN)) == [{}]
 
 
 def test_a_grid_walks_axes_by_name_the_last_one_fastest():
@@ -344,7 +351,7 @@ def test_every_trial_of_a_search_resolves_and_binds():
         "batch_size": [2],
     }
     parsed = run_options.parse({"search": {"space": space}}, MODEL)
-    found = search.trials(parsed.search, 1, MODEL, parsed)
+    found = asked(parsed, 1, MODEL)
     assert len(found) == 8
     for trial in found:
         settings_of_trial = search.resolve(parsed, trial)
