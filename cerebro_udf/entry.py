@@ -189,6 +189,13 @@ def judge(plpy, gd: dict, call: str, run: str, source: str, options: str) -> Lis
 
 
 @door
+def explain_fit(plpy, gd: dict, **arguments: Any) -> List[Tuple]:
+    from cerebro_udf.coordinator import explain
+
+    return explain.explain_fit(plpy, gd, *_run_arguments("explain_fit", **arguments))
+
+
+@door
 def segments(plpy, gd: dict, source: str) -> List[Tuple]:
     from cerebro_udf.coordinator import doctor
 

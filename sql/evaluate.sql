@@ -71,3 +71,19 @@ from cerebro_udf import entry
 return entry.judge(plpy, GD, "importance", run=run, source=source, options=options)
 $$;
 COMMENT ON FUNCTION cerebro.importance(text, regclass, jsonb) IS 'How much worse a metric becomes when a feature''s values are permuted among the rows of each shard';
+
+CREATE OR REPLACE FUNCTION cerebro.explain_fit(
+    source regclass
+  , model text
+  , label text
+  , features text[] DEFAULT '{*}'
+  , options jsonb DEFAULT '{}'
+)
+RETURNS TABLE (property text, value float8, unit text, detail text)
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.explain_fit(plpy, GD, source=source, model=model, label=label, features=features, options=options)
+$$;
+COMMENT ON FUNCTION cerebro.explain_fit(regclass, text, text, text[], jsonb) IS 'What a call of fit would do, the memory it takes and how long, by a short pilot on the segments; begins no run';

@@ -1,4 +1,7 @@
-"""What a trained model is worth: metrics beyond those of training, classes, residuals, features. Compared with single predictions."""
+"""What a trained model is worth, compared with single predictions: metrics beyond those of training, classes, residuals, features.
+
+And what `explain_fit` says of a run before it begins, and that it begins none.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,11 @@ import numpy as np
 import pytest
 
 from cerebro_udf.segment import seeds
-from tests.session import LINE, POINTS
+from tests.session import LINE, POINTS, Refusal, points, traces
 
 ROWS = 90
+LAYERS = {"layers": [{"Dense": {"units": "$units"}}, {"Dense": {"units": 2, "activation": "softmax"}}]}
+SEARCH = {"space": {"units": [2, 3], "learning_rate": [0.01, 0.1]}}
 COLOURS = {"a": "real", "colour": "text", "size": "real[]", "label": "text"}
 
 
@@ -169,3 +174,66 @@ def test_model_that_gives_nan_predicts_no_class(session):
     assert [line[2:] for line in judged(session, "class_report", run, table)] == [
         (0.0, 0.0, below, None, None, None), (0.0, 0.0, above, None, None, None),
     ]  # fmt: skip
+
+
+# ---- explain_fit
+
+
+@pytest.fixture(scope="module")
+def small(session):
+    return session.sharded(POINTS, points(), sizes=[35, 25])
+
+
+@pytest.fixture(scope="module")
+def model(session):
+    return session.model(LAYERS)
+
+
+def explained(session, small, model, **options) -> dict:
+    call = "select * from cerebro.explain_fit(%s::text::regclass, %s, 'label', '{a,b}', %s)"
+    options = {"seed": 7, "batch_size": 8, "epochs": 2, "search": SEARCH, **options}
+    return {line[0]: line[1:] for line in session.rows(call, small.name, model, json.dumps(options))}
+
+
+def test_explanation_counts_what_the_run_will_do_and_leaves_nothing_behind(session, small, model):
+    before = traces(session.cluster)
+    found = {name: line[0] for name, line in explained(session, small, model, validation=0.3).items()}
+    assert traces(session.cluster) == before
+    run = session.fit(small, model, "label", search=SEARCH, epochs=2, batch_size=8, validation=0.3)
+    ((visits, train, held),) = session.rows(
+        "select count(*), sum(rows) filter (where phase = 'train' and epoch = 1 and trial = 0)"
+        ", sum(rows) filter (where phase = 'validate' and epoch = 1 and trial = 0) from cerebro.visit where run = %s",
+        run,
+    )
+    assert (found["visits"], found["training rows"], found["validation rows"]) == (visits, train, held)
+    assert (found["segments"], found["trials"], found["programs"], found["epochs"]) == (2, 4, 2, 2)
+    ((state,),) = session.rows("select max(length(data)) from cerebro.trial t, cerebro_internal.visible_state s where t.run = %s", run)
+    assert found["state"] == state
+    assert found["memory of a worker"] > 50e6
+    assert 0 < found["train"] < found["total"] <= found["total in a new session"]
+    assert found["total"] == pytest.approx(found["train"] + found["load"])
+
+
+def test_adaptive_search_is_explained_as_if_none_were_pruned(session, small, model):
+    space = {"units": [2, 3], "learning_rate": {"low": 0.001, "high": 0.1, "log": True}}
+    search = {"method": "tpe", "trials": 6, "space": space, "pruner": "median"}
+    found = explained(session, small, model, search=search, validation=0)
+    assert found["trials"][0] == 6 and "pruned" in found["trials"][2]
+    assert found["visits"][0] == 6 * 2 * 2
+
+
+def test_programs_that_fail_are_counted_with_the_reason(session, small):
+    reshape = session.model({"layers": [{"Dense": {"units": "$units"}}, {"Reshape": {"target_shape": [2]}}, {"Softmax": {}}]})
+    found = explained(session, small, reshape, validation=0)
+    value, unit, detail = found["programs that fail"]
+    assert (value, unit) == (1, "programs") and detail
+    call = "select * from cerebro.explain_fit(%s::text::regclass, %s, 'label', '{a,b}', %s)"
+    error = session.error(call, small.name, reshape, json.dumps({"search": {"space": {"units": [5]}}}))
+    assert isinstance(error, Refusal) and error.sqlstate == "22000" and error.detail and error.hint
+
+
+def test_explanation_refuses_what_fit_refuses(session, small, model):
+    call = "select * from cerebro.explain_fit(%s::text::regclass, %s, %s, '{a,b}', %s)"
+    for label, options, sqlstate in (("label", {"epoch": 3}, "22023"), ("lable", {}, "42703"), ("label", {"metrics": ["R2"]}, "22023")):
+        error = session.error(call, small.name, model, label, json.dumps({"search": SEARCH, **options}))
+        assert error.sqlstate == sqlstate and error.hint

@@ -39,10 +39,11 @@ class Loader:
             "memory_bytes": self._segments.memory_bytes(number, self._memory),
         }  # fmt: skip
 
-    def encode(self, encoders: dict, numbers: Optional[List[int]] = None) -> None:
-        """Turn what was read into arrays, with the merged statistics."""
+    def encode(self, encoders: dict, numbers: Optional[List[int]] = None) -> List[int]:
+        """Turn what was read into arrays, with the merged statistics; gives the bytes of each segment's."""
         spec = {"run": self._key, "encoders": encoders}
-        self._segments.call("select cerebro_internal.worker_encode($1)::text", spec, numbers=numbers)
+        reports = self._segments.call("select cerebro_internal.worker_encode($1)::text", spec, numbers=numbers)
+        return [report["bytes"] for report in reports]
 
     def again(self, number: int, before: dict, encoders: dict) -> None:
         """Read and encode one shard in a fresh session, and see that it is the same."""

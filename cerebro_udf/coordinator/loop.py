@@ -21,8 +21,8 @@ from cerebro_udf.coordinator.trials import Maker, Trial, Unit, group
 from cerebro_udf.errors import InvalidArgument, nearest
 from cerebro_udf.wire import MESSAGE_BYTES, finite
 
-_INIT = "select report::text, state from cerebro_internal.worker_init($1)"
-_GET = "select cerebro_internal.worker_get($1)"
+INIT = "select report::text, state from cerebro_internal.worker_init($1)"
+GET = "select cerebro_internal.worker_get($1)"
 SUMMARIZE = "select cerebro_internal.worker_summarize($1, $2)::text"
 
 
@@ -219,7 +219,7 @@ class Loop:
                 self._initialized(order, unit)
 
         spec = {"run": self._run["name"], "program": trial.order["program"], "seed": trial.seed}
-        self._segments.post(order.shard, _INIT, spec, then=received)
+        self._segments.post(order.shard, INIT, spec, then=received)
 
     def _initialized(self, order: Order, unit: Unit) -> None:
         if not unit.members:
@@ -295,7 +295,7 @@ class Loop:
                 then(chunks)
 
         for part in range(parts):
-            self._segments.post(segment, _GET, part, then=take)
+            self._segments.post(segment, GET, part, then=take)
 
     def _reported(self, order: Order, unit: Unit, members: List[Trial], report: dict, chunks: List[bytes]) -> None:
         """A visit is made: how long the segment was busy, from the states' first byte there to their last byte back."""

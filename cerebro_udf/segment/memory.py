@@ -36,6 +36,11 @@ def total_and_available() -> Tuple[int, int]:
     return total, available
 
 
+def resident() -> int:
+    """Return the bytes that this process has in memory."""
+    return int(read("/proc/self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def available() -> int:
     """Return the bytes that are left."""
     return total_and_available()[1]

@@ -78,6 +78,7 @@ def hello(plpy, gd: dict) -> Report:
         "hostname": socket.gethostname(),
         "pid": os.getpid(),
         "threads": _session(gd).threads,
+        "resident_bytes": memory.resident(),
     }
 
 
@@ -222,8 +223,8 @@ def visit(plpy, gd: dict, spec: dict, blob: Optional[bytes]) -> Tuple[Report, Op
 
     Args:
         spec: ``run``, ``epoch``, ``phase`` (``train`` or ``validate``), ``shard``, ``seed``, ``program``,
-            ``batch_size``, ``first`` (metrics begin anew), ``last`` (report the metrics), and ``members``:
-            ``[{"trial", "learning_rate" (None: as in the state), "bytes"}]``.
+            ``batch_size``, ``first`` (metrics begin anew), ``last`` (report the metrics), ``members``:
+            ``[{"trial", "learning_rate" (None: as in the state), "bytes"}]``, and ``rows`` if only so many are wanted.
         blob: The members' states one after another; None: the parts that ``put`` has received.
 
     Returns:
@@ -284,6 +285,8 @@ def _each(plpy, session: _Session, spec: dict, program, blobs: List[memoryview],
     training = spec["phase"] == "train"
     batch_size = _whole(spec, "batch_size", 1, 2**31 - 1)
     arrays = session.arrays["train" if training else "validation"]
+    if spec.get("rows") is not None:
+        arrays = {name: array[: spec["rows"]] for name, array in arrays.items()}
     rows = len(arrays["label"])
     between = _Between(plpy, spec["run"], "mid-visit" if training else "validation", rows, len(blobs))
     members: List[Member] = []
