@@ -23,20 +23,23 @@ PURE = (
     "keras_names.py",
     "optimizers.py",
     "precision.py",
+    "coordinator/matching.py",
     "coordinator/options.py",
     "coordinator/pruners.py",
     "coordinator/samplers.py",
     "coordinator/scheduler.py",
     "coordinator/search.py",
+    "coordinator/simulate.py",
     "coordinator/space.py",
     "coordinator/stopping.py",
     "coordinator/study.py",
 )
 PURE_IMPORTS = frozenset(
-    "__future__ collections copy dataclasses decimal functools hashlib itertools json math numpy operator"
+    "__future__ collections copy dataclasses decimal functools hashlib heapq itertools json math numpy operator"
     " optuna random re typing unicodedata cerebro_udf.definition cerebro_udf.encoders cerebro_udf.errors"
-    " cerebro_udf.keras_names cerebro_udf.coordinator.options cerebro_udf.coordinator.pruners"
-    " cerebro_udf.coordinator.samplers cerebro_udf.coordinator.search cerebro_udf.coordinator.space"
+    " cerebro_udf.keras_names cerebro_udf.coordinator.matching cerebro_udf.coordinator.options cerebro_udf.coordinator.pruners"
+    " cerebro_udf.coordinator.samplers cerebro_udf.coordinator.scheduler cerebro_udf.coordinator.search"
+    " cerebro_udf.coordinator.space"
     " cerebro_udf.coordinator.stopping cerebro_udf.optimizers".split()
 )
 IMPURE_CALLS = frozenset("open input print exec eval compile __import__ breakpoint globals".split())

@@ -7,8 +7,10 @@ at most one order per free segment, and a trial in its train phase has at most o
 
 Policies:
 
-* ``fastest``: a trial with more work left goes first, to the segment with more work left; as many free segments as
-  possible get work (a maximum matching). Work is rows times measured seconds per row.
+* ``fastest``: of the visits that a free segment could make, the one with the longest tail: the most seconds that its trial
+  still needs after it. So slow trials do not stand back, and a short visit to validate, which a whole trial waits for, goes
+  before a long one to train. A trial that could go to several segments goes to the one with the most work left, and as many
+  free segments as possible get work (a maximum matching). Work is rows times measured seconds per row.
 * ``fixed``: the visiting order of a trial depends on the seed alone. In epoch e, trial t visits
   ``p[t % n], p[(t + 1) % n], …`` where p is the shards 0 … n-1 sorted by the SHA-256 digest of the ASCII text
   ``"<seed>/<e>/<shard>"`` (decimal numbers), so that trials start on different segments.
@@ -17,24 +19,36 @@ Policies:
 Any schedule that leaves no segment idle while it could work takes at most twice the bound, the larger of the
 busiest segment's and the longest trial's work.
 
-Source: model hopper parallelism, Nakandala, Zhang and Kumar 2020; the bound: open shop, Gonzalez and Sahni 1976.
+Many segments and trials: which trials may go where is a matrix of booleans, work is kept as running sums, and ``orders``
+looks only at what has changed since it was asked last, so that a decision costs some vector operations of the length of
+the trials and the segments.
+
+Source: model hopper parallelism, Nakandala, Zhang and Kumar 2020; the bound: open shop, Gonzalez and Sahni 1976; the longest
+tail first: Jackson 1955.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-from dataclasses import dataclass
-from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+import numpy as np
+
+from cerebro_udf.coordinator.matching import match
 
 POLICIES = ("fastest", "fixed", "random")
 
 # A visit costs something even without rows: count it like one row, so that no visit weighs nothing.
 ROWS_PER_VISIT = 1
 
+# A trial's remaining work is estimated anew when its measured seconds per row have moved by this share.
+DRIFT = 0.05
 
-@dataclass(frozen=True)
-class Order:
+PHASES = ("train", "validate")
+
+
+class Order(NamedTuple):
     """One visit to make: trial, epoch from 1, phase ``train`` or ``validate``, shard (shard k lies on segment k)."""
 
     trial: int
@@ -54,37 +68,50 @@ def visiting_order(seed: int, epoch: int, trial: int, shards: int) -> List[int]:
 
 
 class _Trial:
-    """What is left of one trial: its epoch and phase, the shards to visit in it, those being visited."""
+    """What is left of one trial in its epoch and phase.
 
-    def __init__(self, number: int, epoch: int, left: List[int]):
-        self.number = number
-        self.epoch = epoch
+    Attributes:
+        slot: Its column in the scheduler's arrays.
+        left: Visits of the phase that are not made, those under way included; bool (shards,).
+        count: How many those are.
+        running: Shards being visited.
+        order: Under ``fixed``, shards to train on that have not been ordered, the next one last.
+    """
+
+    def __init__(self, number: int, slot: int, epoch: int):
+        self.number, self.slot, self.epoch = number, slot, epoch
         self.phase = "train"
-        self.left = left  # in visiting order under ``fixed``
+        self.left = np.zeros(0, bool)
+        self.count = 0
         self.running: Set[int] = set()
+        self.order: List[int] = []
 
 
 class _Rates:
     """Seconds per row, measured: of a trial, else of all trials, else 1."""
 
     def __init__(self) -> None:
-        self._sums: Dict[Optional[int], Tuple[float, int]] = {}
+        self._sums: Dict[Optional[int], Tuple[float, float]] = {}
+        self.mean_in_use: Optional[float] = None
 
-    def add(self, trial: int, rows: int, seconds: float) -> None:
+    def add(self, trial: int, rows: float, seconds: float) -> None:
         for key in (trial, None):
-            spent, seen = self._sums.get(key, (0.0, 0))
+            spent, seen = self._sums.get(key, (0.0, 0.0))
             self._sums[key] = (spent + seconds, seen + rows)
 
     def __bool__(self) -> bool:
         return bool(self._sums)
 
-    def of(self, trial: int) -> float:
-        spent, seen = self._sums.get(trial) or self._sums.get(None) or (1.0, 1)
+    def of(self, trial: Optional[int]) -> float:
+        spent, seen = self._sums.get(trial) or self._sums.get(None) or (1.0, 1.0)
         return spent / seen
 
 
 class Scheduler:
     """Gives orders for the trials added, until every one is through its epochs or dropped.
+
+    Trials may be added and dropped at any time, and may wait between epochs for as long as it takes. The same events
+    give the same orders.
 
     Args:
         shard_rows: Training rows of each shard, may be 0; such a shard is visited too.
@@ -101,18 +128,27 @@ class Scheduler:
             raise ValueError("unknown policy %r" % policy)
         if not shard_rows or len(shard_rows) != len(validation_rows):
             raise ValueError("as many validation_rows as shard_rows are needed, at least one")
+        self.segments = len(shard_rows)
         self._weight = {
-            "train": [rows + ROWS_PER_VISIT for rows in shard_rows],
-            "validate": [rows + ROWS_PER_VISIT if rows else 0 for rows in validation_rows],
+            "train": np.array([rows + ROWS_PER_VISIT for rows in shard_rows], float),
+            "validate": np.array([rows + ROWS_PER_VISIT if rows else 0 for rows in validation_rows], float),
         }
-        self._validated = [shard for shard, rows in enumerate(validation_rows) if rows]
-        self._epoch_weight = sum(self._weight["train"])
-        self._epochs = epochs
-        self._policy = policy
-        self._seed = seed
+        self._validated = self._weight["validate"] > 0
+        # What a trial's epoch takes when the trial is alone: train visits one after another, validate visits at once.
+        self._epoch_weight = {"train": self._weight["train"].sum(), "validate": self._weight["validate"].max()}
+        self._epochs, self._policy, self._seed = epochs, policy, seed
         self._random = random.Random(seed)
+        self._rates = {phase: _Rates() for phase in PHASES}
         self._trials: Dict[int, _Trial] = {}
-        self._rates = {"train": _Rates(), "validate": _Rates()}
+        self._slots: List[Optional[_Trial]] = []
+        self._unused: List[int] = []  # slots
+        self._open = np.zeros((self.segments, 0), bool)  # (shard, slot): could be ordered if the trial were free
+        self._able = {phase: np.zeros(0, bool) for phase in PHASES}  # (slot,): is free to be ordered in this phase
+        self._rate = {phase: np.zeros(0) for phase in PHASES}  # (slot,): seconds per row that the sums are made with
+        self._work = np.zeros(0)  # (slot,): seconds that the trial still needs when alone, visits under way as a whole
+        self._busy = np.zeros(self.segments)  # (shard,): seconds of visits still to make there, likewise
+        self._idle: Set[int] = set()  # segments that the last ``orders`` found nothing for
+        self._changed: Dict[int, None] = {}  # slots of trials that could be given something since then
 
     # ---- events
 
@@ -129,19 +165,29 @@ class Scheduler:
         epoch = max(epoch, 1)
         if epoch > self._epochs:
             return
-        visited = set(done)
-        self._trials[trial] = _Trial(
-            trial, epoch, [s for s in self._shards(trial, epoch) if s not in visited]
-        )
-        self._turn(self._trials[trial])
+        self.drop(trial)
+        if not self._unused:
+            self._widen()
+        new = _Trial(trial, self._unused.pop(), epoch)
+        self._trials[trial] = self._slots[new.slot] = new
+        self._begin(new, set(done))
+        self._estimate(new)
 
     def done(self, order: Order, seconds: float) -> None:
         """The visit is made; ``seconds`` the segment was busy with it. Of a dropped trial only the time counts."""
-        self._rates[order.phase].add(order.trial, self._weight[order.phase][order.shard], seconds)
         trial = self._running(order)
+        weight = float(self._weight[order.phase][order.shard])
         if trial is not None:
             trial.running.remove(order.shard)
-            self._turn(trial)
+            trial.left[order.shard] = False
+            trial.count -= 1
+            left = self._rate[order.phase][trial.slot] * weight
+            self._busy[order.shard] -= left
+            if order.phase == "train":
+                self._work[trial.slot] -= left
+                self._free(trial)
+                self._turn(trial)
+        self._measured(order, weight, seconds, trial)
 
     def requeue(self, order: Order) -> None:
         """The visit was lost; it will be ordered again."""
@@ -149,24 +195,33 @@ class Scheduler:
         if trial is not None:
             trial.running.remove(order.shard)
             if self._policy == "fixed" and trial.phase == "train":
-                trial.left.insert(0, order.shard)
-            else:
-                trial.left.append(order.shard)
+                trial.order.append(order.shard)
+            self._open[order.shard, trial.slot] = True
+            self._free(trial)
 
     def drop(self, trial: int) -> None:
         """The trial failed or is pruned: no further orders for it."""
-        self._trials.pop(trial, None)
+        found = self._trials.get(trial)
+        if found is not None:
+            self._estimate(found, gone=True)
+            self._release(found)
 
     def epoch_ready(self, trial: int) -> bool:
         """Say whether all visits of the trial's epoch are made, and it waits for ``next_epoch``."""
         found = self._trials.get(trial)
-        return found is not None and not found.left and not found.running
+        return found is not None and not found.count
 
     def next_epoch(self, trial: int) -> None:
         """The epoch is recorded: begin the next one, or finish after the last."""
         if not self.epoch_ready(trial):
             raise ValueError("trial %d is within an epoch" % trial)
-        self.add(trial, self._trials.pop(trial).epoch + 1)
+        found = self._trials[trial]
+        self._work[found.slot] -= self._rate["validate"][found.slot] * self._epoch_weight["validate"]
+        if found.epoch == self._epochs:
+            self._release(found)
+        else:
+            found.epoch += 1
+            self._begin(found, set())
 
     # ---- questions
 
@@ -181,99 +236,155 @@ class Scheduler:
         Returns:
             None before the first measurement. Visits under way count as a whole.
         """
-        if not self._rates["train"] and not self._rates["validate"]:
+        if not any(self._rates.values()):
             return None
         if self.finished:
             return 0.0
-        segments = max(self._segment_work(segment) for segment in range(len(self._weight["train"])))
-        return max(segments, max(self._trial_work(trial) for trial in self._trials.values()))
+        return max(0.0, float(self._busy.max()), float(self._work.max()))
 
     def orders(self, free: Iterable[int]) -> List[Order]:
-        """Give work to free segments: at most one order each, at most one for a trial in its train phase."""
-        free = sorted(set(free))
-        chosen = self._at_random(free) if self._policy == "random" else self._longest_first(free)
+        """Give work to free segments: at most one order each, at most one for a trial in its train phase.
+
+        Args:
+            free: All segments that are free.
+        """
+        idle = set(free)
         result = []
-        for segment in sorted(chosen):
-            trial = chosen[segment]
-            trial.left.remove(segment)
+        choose = self._at_random if self._policy == "random" else self._choose
+        for segment, slot in choose(self._candidates(idle)):
+            trial = self._slots[slot]
+            assert trial is not None
+            idle.remove(segment)
             trial.running.add(segment)
+            self._open[segment, trial.slot] = False
+            if trial.phase == "train":
+                self._able["train"][trial.slot] = False
+                if self._policy == "fixed":
+                    trial.order.pop()
             result.append(Order(trial.number, trial.epoch, trial.phase, segment))
-        return result
+        self._idle = idle
+        self._changed.clear()
+        return sorted(result, key=lambda order: order.shard)
 
     # ---- policies
 
-    def _at_random(self, free: List[int]) -> Dict[int, _Trial]:
-        self._random.shuffle(free)
-        chosen: Dict[int, _Trial] = {}
-        training: Set[int] = set()
-        for segment in free:
-            able = [
-                trial
-                for _, trial in sorted(self._trials.items())
-                if trial.number not in training and segment in self._open(trial)
-            ]
-            if able:
-                trial = chosen[segment] = self._random.choice(able)
-                if trial.phase == "train":
-                    training.add(trial.number)
-        return chosen
+    def _candidates(self, free: Set[int]) -> List[int]:
+        """Free segments that may have work now: those that have become free, and those that a changed trial may visit.
 
-    def _longest_first(self, free: List[int]) -> Dict[int, _Trial]:
-        """Match free segments with visits, trials with more work first.
-
-        Augmenting paths: a trial may push another one to a different free segment, and never takes it out. So the
-        matching is as large as can be, and no trial stands back for one with less work.
+        All others were free when ``orders`` was asked last, and none of the trials that were left then could go there.
         """
-        work = {number: self._trial_work(trial) for number, trial in self._trials.items()}
-        busiest = sorted(free, key=lambda segment: (-self._segment_work(segment), segment))
-        chosen: Dict[int, Tuple[_Trial, List[int]]] = {}
-        for trial in sorted(self._trials.values(), key=lambda trial: (-work[trial.number], trial.number)):
-            if len(chosen) == len(free):
-                break
-            shards = self._open(trial)
-            able = [segment for segment in busiest if segment in shards]
-            # A visit to validate can be made at one segment only; several of a trial may go out at once.
-            for visit in [able] if trial.phase == "train" else [[segment] for segment in able]:
-                self._place(trial, visit, chosen, set())
-        return {segment: trial for segment, (trial, _) in chosen.items()}
+        new = sorted(free - self._idle)
+        idle = np.array(sorted(free & self._idle), int)
+        changed = [slot for slot in self._changed if any(able[slot] for able in self._able.values())]
+        if len(idle) and changed:
+            new += idle[self._open[idle[:, None], changed].any(axis=1)].tolist()
+        return new
 
-    def _place(
-        self, trial: _Trial, able: List[int], chosen: Dict[int, Tuple[_Trial, List[int]]], tried: Set[int]
-    ) -> bool:
-        for segment in able:
-            if segment not in chosen:
-                chosen[segment] = (trial, able)
-                return True
-        for segment in able:
-            if segment not in tried:
-                tried.add(segment)
-                other, others = chosen[segment]
-                if self._place(other, others, chosen, tried):
-                    chosen[segment] = (trial, able)
-                    return True
-        return False
+    def _choose(self, segments: List[int]) -> List[Tuple[int, int]]:
+        """Pairs of a segment and the slot of the trial that goes there."""
+        pairs, train, validate = [], [], {}
+        for segment in segments:
+            tail, slot = self._longest_tail("train", segment)
+            validate_tail, validate[segment] = self._longest_tail("validate", segment)
+            if validate[segment] is not None and validate_tail >= tail:
+                pairs.append((segment, validate[segment]))
+            elif slot is not None:
+                train.append((segment, slot))
+        if len(train) > 1:
+            train = self._matching([segment for segment, _ in train])
+        pairs += train
+        served = {segment for segment, _ in pairs}
+        return pairs + [(s, slot) for s, slot in validate.items() if slot is not None and s not in served]
 
-    def _open(self, trial: _Trial) -> Sequence[int]:
-        """Shards that the trial could visit now."""
-        if trial.phase == "validate":
-            return trial.left
-        if trial.running:
-            return ()
-        return trial.left[:1] if self._policy == "fixed" else trial.left
+    def _longest_tail(self, phase: str, segment: int) -> Tuple[float, Optional[int]]:
+        """Seconds and slot of the trial that needs most after it has made its visit here; -inf and None without any."""
+        able = self._open[segment] & self._able[phase]
+        if not able.any():
+            return -np.inf, None
+        tails = np.where(able, self._work - self._rate[phase] * self._weight[phase][segment], -np.inf)
+        slot = int(tails.argmax())
+        return tails[slot], slot
+
+    def _matching(self, segments: List[int]) -> List[Tuple[int, int]]:
+        """Match segments with trials that train, as many as can be; more work goes first on both sides."""
+        rows = np.array(segments)
+        rows = rows[np.argsort(-self._busy[rows], kind="stable")]
+        possible = self._open[rows] & self._able["train"]
+        slots = possible.any(axis=0).nonzero()[0]
+        slots = slots[np.argsort(-self._work[slots], kind="stable")]
+        possible = possible[:, slots]
+        if len(slots) <= len(rows):  # the scarce side chooses
+            pairs = [(row, column) for column, row in match(possible.T)]
+        else:
+            pairs = match(possible)
+        return [(int(rows[row]), int(slots[column])) for row, column in pairs]
+
+    def _at_random(self, segments: List[int]) -> List[Tuple[int, int]]:
+        self._random.shuffle(segments)
+        able = self._able["train"] | self._able["validate"]
+        pairs = []
+        for segment in segments:
+            slots = (self._open[segment] & able).nonzero()[0].tolist()
+            if slots:
+                slot = self._random.choice(slots)
+                able[slot] = self._able["validate"][slot]
+                pairs.append((segment, slot))
+        return pairs
 
     # ---- bookkeeping
 
-    def _shards(self, trial: int, epoch: int) -> List[int]:
-        count = len(self._weight["train"])
+    def _widen(self) -> None:
+        """Double the slots."""
+        have = len(self._slots)
+        more = max(have, 8)
+        self._slots += [None] * more
+        self._unused = list(range(have + more - 1, have - 1, -1))
+        self._open = np.concatenate([self._open, np.zeros((self.segments, more), bool)], axis=1)
+        self._able = {phase: np.concatenate([able, np.zeros(more, bool)]) for phase, able in self._able.items()}
+        self._rate = {phase: np.concatenate([rate, np.zeros(more)]) for phase, rate in self._rate.items()}
+        self._work = np.concatenate([self._work, np.zeros(more)])
+
+    def _release(self, trial: _Trial) -> None:
+        del self._trials[trial.number]
+        self._slots[trial.slot] = None
+        self._unused.append(trial.slot)
+        self._open[:, trial.slot] = False
+        self._work[trial.slot] = 0.0
+        for phase in PHASES:
+            self._rate[phase][trial.slot] = 0.0
+            self._able[phase][trial.slot] = False
+
+    def _begin(self, trial: _Trial, visited: Set[int]) -> None:
+        """Begin the trial's epoch, some shards of which it has visited."""
+        trial.phase, trial.running = "train", set()
+        trial.left = np.ones(self.segments, bool)
+        trial.left[list(visited)] = False
+        trial.count = int(trial.left.sum())
         if self._policy == "fixed":
-            return visiting_order(self._seed, epoch, trial, count)
-        return list(range(count))
+            order = visiting_order(self._seed, trial.epoch, trial.number, self.segments)
+            trial.order = [shard for shard in reversed(order) if shard not in visited]
+            self._open[:, trial.slot] = False
+        else:
+            self._open[:, trial.slot] = trial.left
+        self._free(trial)
+        self._turn(trial)
 
     def _turn(self, trial: _Trial) -> None:
         """Go on to validation when the last train visit is made."""
-        if trial.phase == "train" and not trial.left and not trial.running and self._validated:
+        if trial.phase == "train" and not trial.count and self._validated.any():
             trial.phase = "validate"
-            trial.left = list(self._validated)
+            trial.left = self._validated.copy()
+            trial.count = int(trial.left.sum())
+            self._open[:, trial.slot] = trial.left
+            self._free(trial)
+
+    def _free(self, trial: _Trial) -> None:
+        """It may be ordered to visit what is open to it."""
+        if self._policy == "fixed" and trial.phase == "train" and trial.order:
+            self._open[trial.order[-1], trial.slot] = True
+        for phase, able in self._able.items():
+            able[trial.slot] = phase == trial.phase
+        self._changed[trial.slot] = None
 
     def _running(self, order: Order) -> Optional[_Trial]:
         trial = self._trials.get(order.trial)
@@ -283,31 +394,39 @@ class Scheduler:
             raise ValueError("no such order is out: %s" % (order,))
         return trial
 
-    def _rate(self, trial: int, phase: str) -> float:
-        # Until a validate visit has been measured, a row costs as much as in training: an upper bound.
-        measured = self._rates[phase] or self._rates["train"]
-        return measured.of(trial)
+    # ---- estimates
 
-    def _trial_work(self, trial: _Trial) -> float:
-        """Seconds that the trial needs alone: its train visits one after another, its validate visits at once."""
-        weight = self._weight[trial.phase]
-        left = [weight[shard] for shard in (*trial.left, *trial.running)]
-        epochs = self._epochs - trial.epoch
-        train, validate = self._rate(trial.number, "train"), self._rate(trial.number, "validate")
-        longest = max(self._weight["validate"])
-        work = epochs * (train * self._epoch_weight + validate * longest)
-        if trial.phase == "validate":
-            return work + validate * max(left, default=0)
-        return work + train * sum(left) + validate * longest
+    def _measured(self, order: Order, weight: float, seconds: float, trial: Optional[_Trial]) -> None:
+        """Learn from a visit; estimate what depends on it anew if that makes a difference."""
+        rates = self._rates[order.phase]
+        rates.add(order.trial, weight, seconds)
+        mean, used = rates.of(None), rates.mean_in_use
+        if used is None or abs(mean - used) > DRIFT * used:
+            rates.mean_in_use = mean
+            for each in self._trials.values():
+                self._estimate(each)
+        elif trial is not None:
+            self._estimate(trial)
 
-    def _segment_work(self, segment: int) -> float:
-        """Seconds of visits that the segment still has to make."""
-        work = 0.0
-        for trial in self._trials.values():
-            epochs = self._epochs - trial.epoch
-            here = segment in trial.left or segment in trial.running
-            train = epochs + (trial.phase == "train" and here)
-            validate = epochs + (trial.phase == "train" or here)
-            work += train * self._rate(trial.number, "train") * self._weight["train"][segment]
-            work += validate * self._rate(trial.number, "validate") * self._weight["validate"][segment]
-        return work
+    def _estimate(self, trial: _Trial, gone: bool = False) -> None:
+        """Bring the sums up to the trial's measured rates, or take it out of them."""
+        for phase in PHASES:
+            # Until a validate visit has been measured, a row costs as much as in training: an upper bound.
+            rate = 0.0 if gone else (self._rates[phase] or self._rates["train"]).of(trial.number)
+            used = float(self._rate[phase][trial.slot])
+            change = rate - used
+            if abs(change) <= DRIFT * used:
+                continue
+            self._rate[phase][trial.slot] = rate
+            ahead = self._epochs - trial.epoch
+            if phase == trial.phase:
+                here = trial.left
+            else:
+                here = self._validated if phase == "validate" else np.zeros(self.segments, bool)
+            self._busy += change * self._weight[phase] * (ahead + here)
+            alone = ahead * self._epoch_weight[phase]
+            if phase == "validate":
+                alone += self._epoch_weight[phase]  # until the epoch ends
+            elif trial.phase == "train":
+                alone += self._weight[phase][trial.left].sum()
+            self._work[trial.slot] += change * alone

@@ -1,6 +1,5 @@
 """The scheduler alone, in simulated time: every visit exactly once, never two at a time, near the bound."""
 
-import heapq
 import random
 
 import pytest
@@ -8,44 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro_udf.coordinator.scheduler import POLICIES, Order, Scheduler, visiting_order
+from cerebro_udf.coordinator.simulate import simulate
 
 
-def simulate(scheduler, cost, segments, lost=lambda order: False):
-    """Drive a scheduler to its end.
-
-    Returns:
-        (order, begin, end, counted) of every visit, in the order of their ends. ``lost`` visits are requeued.
-    """
-    free, clock, under_way, log, number = set(range(segments)), 0.0, [], [], 0
-    while True:
-        for order in scheduler.orders(free):
-            assert order.shard in free
-            free.remove(order.shard)
-            heapq.heappush(under_way, (clock + cost(order), number, order, clock))
-            number += 1
-        if not under_way:
-            assert scheduler.finished
-            return log
-        clock, _, order, begin = heapq.heappop(under_way)
-        free.add(order.shard)
-        counted = not lost(order)
-        log.append((order, begin, clock, counted))
-        if not counted:
-            scheduler.requeue(order)
-            continue
-        scheduler.done(order, clock - begin)
-        if scheduler.epoch_ready(order.trial):
-            scheduler.next_epoch(order.trial)
-
-
-def makespan(log):
-    return max(end for _, _, end, _ in log)
-
-
-def bound(trials, epochs, train, validate, speed):
-    """The larger of the busiest segment's and the longest trial's work (its validate visits run at once)."""
-    segment = max(a + b for a, b in zip(train, validate)) * sum(speed[:trials]) * epochs
-    return max(segment, max(speed[:trials]) * (sum(train) + max(validate)) * epochs)
+def visits_of(scheduler, cost, lost=lambda order: False):
+    """Drive a scheduler to its end; every visit made or lost, in the order of their ends."""
+    log = []
+    simulate(scheduler, cost, log.append, lost)
+    assert scheduler.finished
+    return log
 
 
 def disjoint(spans):
@@ -90,7 +60,7 @@ def expected(run):
 @settings(deadline=None)
 def test_every_visit_exactly_once_and_never_two_at_a_time(run):
     clock = random.Random(run["times"])
-    log = simulate(new(run), lambda order: clock.choice([0.0, 0.1, 1, 1, 5]), len(run["rows"]))
+    log = visits_of(new(run), lambda order: clock.choice([0.0, 0.1, 1, 1, 5]))
     orders = [order for order, *_ in log]
     assert len(orders) == len(set(orders)) and set(orders) == expected(run)
     for segment in range(len(run["rows"])):
@@ -110,7 +80,7 @@ def test_every_visit_exactly_once_and_never_two_at_a_time(run):
 @settings(deadline=None)
 def test_lost_visits_are_made_again_and_count_once(run, faults):
     clock, fault = random.Random(run["times"]), random.Random(faults)
-    log = simulate(new(run), lambda o: clock.random(), len(run["rows"]), lambda order: fault.random() < 0.3)
+    log = visits_of(new(run), lambda o: clock.random(), lambda order: fault.random() < 0.3)
     counted = [order for order, _, _, counted in log if counted]
     assert len(counted) == len(set(counted)) and set(counted) == expected(run)
 
@@ -120,7 +90,7 @@ def test_lost_visits_are_made_again_and_count_once(run, faults):
 def test_a_run_resumed_within_an_epoch_makes_what_is_left(run, cut):
     """Stop after some visits, tell a new scheduler what was done, go on: together exactly once."""
     clock, choice = random.Random(run["times"]), random.Random(cut)
-    before = simulate(new(run), lambda order: clock.random(), len(run["rows"]))
+    before = visits_of(new(run), lambda order: clock.random())
     kept = [order for order, *_ in before[: choice.randrange(len(before) + 1)]]
     scheduler = Scheduler(run["rows"], run["held"], run["epochs"], run["policy"], run["seed"])
     repeated = set()
@@ -138,7 +108,7 @@ def test_a_run_resumed_within_an_epoch_makes_what_is_left(run, cut):
         repeated |= {o for o in kept if (o.trial, o.epoch, o.phase) == (trial, epoch, "validate")}
         if scheduler.epoch_ready(trial):
             scheduler.next_epoch(trial)
-    after = [order for order, *_ in simulate(scheduler, lambda order: clock.random(), len(run["rows"]))]
+    after = [order for order, *_ in visits_of(scheduler, lambda order: clock.random())]
     assert len(after) == len(set(after))
     assert set(after) == (expected(run) - set(kept)) | repeated
     if run["policy"] == "fixed":
@@ -157,7 +127,7 @@ def test_fixed_orders_depend_on_the_seed_alone(run, other_times):
     for times in (run["times"], other_times):
         clock = random.Random(times)
         made = {}
-        for order, *_ in simulate(new(run), lambda order, clock=clock: clock.random(), len(run["rows"])):
+        for order, *_ in visits_of(new(run), lambda order, clock=clock: clock.random()):
             if order.phase == "train":
                 made.setdefault((order.trial, order.epoch), []).append(order.shard)
         for (trial, epoch), shards in made.items():
@@ -187,14 +157,14 @@ def test_a_dropped_trial_gets_no_further_orders(run, victim, after):
             scheduler.drop(victim)
         return False
 
-    log = simulate(scheduler, lambda order: clock.random(), len(run["rows"]), lost)
+    log = visits_of(scheduler, lambda order: clock.random(), lost)
     dropped_at = log[min(after, len(log) - 1)][2]
     assert all(begin <= dropped_at for order, begin, _, _ in log if order.trial == victim)
     others = {order for order in expected(run) if order.trial != victim}
     assert others <= {order for order, *_ in log}
 
 
-def ratio(policy, seed, trials, segments, epochs, skewed):
+def makespan(policy, seed, trials, segments, epochs, skewed, noise=0.0):
     choose = random.Random(seed)
     rows = [choose.randint(50, 400) if skewed else 200 for _ in range(segments)]
     held = [count // 5 for count in rows]
@@ -202,27 +172,36 @@ def ratio(policy, seed, trials, segments, epochs, skewed):
     run = {"rows": rows, "held": held, "epochs": epochs, "trials": trials, "policy": policy, "seed": seed}
 
     def cost(order):
-        seconds = rows[order.shard] if order.phase == "train" else 0.4 * held[order.shard]
-        return speed[order.trial] * seconds
+        count = rows[order.shard] if order.phase == "train" else 0.4 * held[order.shard]
+        return speed[order.trial] * count * choose.lognormvariate(0.0, noise)
 
-    log = simulate(new(run), cost, segments)
-    return makespan(log) / bound(trials, epochs, rows, [0.4 * count for count in held], speed)
+    return simulate(new(run), cost)
 
 
 SIZES = [(8, 4, 1), (16, 2, 3), (4, 4, 3), (5, 4, 3), (2, 4, 3), (4, 8, 2), (16, 8, 3)]
 
 
 @pytest.mark.parametrize("policy", ["fastest", "fixed"])
-@pytest.mark.parametrize("trials, segments, epochs", SIZES)
+@pytest.mark.parametrize("trials, segments, epochs", [*SIZES, (20, 20, 2)])
 def test_equal_visits_stay_within_three_percent_of_the_bound(policy, trials, segments, epochs):
-    assert ratio(policy, 1, trials, segments, epochs, skewed=False) <= 1.031
+    assert makespan(policy, 1, trials, segments, epochs, skewed=False).ratio <= 1.031
 
 
-@pytest.mark.parametrize("trials, segments, epochs", SIZES)
-def test_skewed_visits_stay_near_the_bound_under_fastest(trials, segments, epochs):
-    ratios = [ratio("fastest", seed, trials, segments, epochs, skewed=True) for seed in range(15)]
-    assert sum(ratios) / len(ratios) <= 1.05
-    assert max(ratios) <= 1.20
+def test_uneven_visits_stay_within_three_percent_of_the_bound_on_average():
+    found = [
+        makespan("fastest", seed, *size, skewed, noise)
+        for size in SIZES for seed in range(8) for skewed in (False, True) for noise in (0.0, 0.1)
+    ]  # fmt: skip
+    assert sum(run.ratio for run in found) / len(found) <= 1.03
+    assert max(run.ratio for run in found) <= 1.20
+
+
+@pytest.mark.parametrize("skewed, noise", [(False, 0.1), (True, 0.0), (True, 0.1)])
+@pytest.mark.parametrize("segments, epochs", [(2, 3), (6, 2), (12, 1)])
+def test_with_four_trials_to_a_segment_no_run_exceeds_the_bound_by_more_than_a_visit(segments, epochs, skewed, noise):
+    found = [makespan("fastest", seed, 4 * segments, segments, epochs, skewed, noise) for seed in range(4)]
+    assert sum(run.ratio for run in found) / len(found) <= 1.03
+    assert max(run.excess for run in found) <= 1.0
 
 
 @given(runs())
@@ -231,22 +210,90 @@ def test_no_policy_but_fixed_idles_a_segment_that_could_work(run):
     """Under fixed a trial waits for its next segment; the others give each free segment what it can have."""
     run = dict(run, policy={"fixed": "fastest"}.get(run["policy"], run["policy"]))
     scheduler, clock = new(run), random.Random(run["times"])
-    wrapped = scheduler.orders
+    give, given, log = scheduler.orders, set(), []
+    stages = {}
+    for order in expected(run):
+        stages.setdefault((order.trial, order.epoch, order.phase), set()).add(order)
+
+    def possible(trial):
+        """Visits that the trial could make now."""
+        made = {order for order, *_ in log}
+        now = min((stage for stage in stages if stage[0] == trial and not stages[stage] <= made), default=None)
+        if now is None or (now[2] == "train" and stages[now] & given - made):
+            return set()
+        return stages[now] - given
 
     def orders(free):
-        result = wrapped(free)
-        assert wrapped(set(free) - {order.shard for order in result}) == []
+        result = give(free)
+        given.update(result)
+        idle = set(free) - {order.shard for order in result}
+        assert not any(order.shard in idle for trial in range(run["trials"]) for order in possible(trial))
         return result
 
     scheduler.orders = orders
-    log = simulate(scheduler, lambda order: clock.random() + 0.1, len(run["rows"]))
-    train = {}
+    found = simulate(scheduler, lambda order: clock.random() + 0.1, log.append)
+    segments, trials = {}, {}
     for order, begin, end, _ in log:
-        train[order.shard] = train.get(order.shard, 0) + end - begin
-    longest = {}
-    for order, begin, end, _ in log:
-        longest[order.trial] = longest.get(order.trial, 0) + end - begin
-    assert makespan(log) <= max(train.values()) + max(longest.values()) + 1e-9
+        segments[order.shard] = segments.get(order.shard, 0) + end - begin
+        trials[order.trial] = trials.get(order.trial, 0) + end - begin
+    assert found.seconds <= max(segments.values()) + max(trials.values()) + 1e-9
+
+
+@given(runs(), st.integers(0, 2**32))
+@settings(deadline=None)
+def test_trials_come_go_and_wait_between_epochs_at_any_time(run, choices):
+    choose = random.Random(choices)
+    scheduler = Scheduler(run["rows"], run["held"], run["epochs"], run["policy"], run["seed"])
+    to_come, free, made, dropped = list(range(run["trials"])), set(range(len(run["rows"]))), [], set()
+    under_way, waiting = [], []
+    while True:
+        assert scheduler.finished == (len(to_come) + len(dropped | set(finished(run, made))) == run["trials"])
+        moves = [("done", order) for order in under_way] + [("next", trial) for trial in waiting]
+        moves += [("add", trial) for trial in to_come[:1]]
+        if not moves:
+            break
+        move, what = choose.choice(moves)
+        if move == "add":
+            scheduler.add(to_come.pop(0))
+        elif move == "next":
+            waiting.remove(what)
+            scheduler.next_epoch(what)
+            made.append((what, "epoch"))
+        else:
+            under_way.remove(what)
+            free.add(what.shard)
+            made.append(what)
+            scheduler.done(what, choose.random())
+            if choose.random() < 0.02:
+                scheduler.drop(what.trial)
+                dropped.add(what.trial)
+            elif scheduler.epoch_ready(what.trial):
+                waiting.append(what.trial)
+        waiting = [trial for trial in waiting if trial not in dropped]
+        for order in scheduler.orders(free):
+            assert order.trial not in dropped and order.trial not in waiting
+            free.remove(order.shard)
+            under_way.append(order)
+    visits = [entry for entry in made if isinstance(entry, Order)]
+    assert len(visits) == len(set(visits))
+    assert {o for o in expected(run) if o.trial not in dropped} <= set(visits)
+
+
+def finished(run, made):
+    return [trial for trial in range(run["trials"]) if made.count((trial, "epoch")) == run["epochs"]]
+
+
+def test_a_group_that_is_dissolved_leaves_its_place_to_its_members():
+    scheduler = Scheduler([10, 10, 10], [0, 0, 0], 1, "fastest", 0)
+    scheduler.add(0)
+    (order,) = scheduler.orders([0, 1, 2])
+    scheduler.done(order, 1.0)
+    scheduler.drop(0)
+    for member in (0, 1, 2):
+        scheduler.add(member, 1, done=[order.shard])
+    orders = scheduler.orders([0, 1, 2])
+    assert len(orders) == 2 and order.shard not in {each.shard for each in orders}
+    assert scheduler.remaining_seconds() == pytest.approx(3.0)  # each of three at two segments
 
 
 def test_free_segments_get_as_much_work_as_there_is():
@@ -324,5 +371,5 @@ def test_nonsense_is_refused(arguments):
 def test_two_runs_of_one_seed_are_equal_under_every_policy():
     for policy in POLICIES:
         run = {"rows": [5, 9, 2], "held": [1, 0, 2], "epochs": 2, "trials": 4, "policy": policy, "seed": 3}
-        logs = [simulate(new(run), lambda order: order.shard + 1, 3) for _ in range(2)]
+        logs = [visits_of(new(run), lambda order: order.shard + 1) for _ in range(2)]
         assert logs[0] == logs[1]
