@@ -196,6 +196,17 @@ def explain_fit(plpy, gd: dict, **arguments: Any) -> List[Tuple]:
 
 
 @door
+def predict_table(plpy, gd: dict, run: str, source: str, target: str, key: List[str], options: str, schema: Optional[str]) -> int:
+    from cerebro_udf.coordinator import predict_table as tables
+
+    if not key or any(not isinstance(name, str) or not name.strip() for name in key):
+        raise NullArgument("argument key is null, empty or names no column", None, "List the columns that tell rows apart, as '{id}'.")
+    return tables.predict_table(
+        plpy, gd, _text("run", run), _text("source", source), _text("target", target), key, _json("options", options), schema
+    )
+
+
+@door
 def segments(plpy, gd: dict, source: str) -> List[Tuple]:
     from cerebro_udf.coordinator import doctor
 

@@ -105,6 +105,12 @@ class NullInData(CerebroError):
     sqlstate = "22004"
 
 
+class DuplicateKey(CerebroError):
+    """Two rows share what should tell them apart."""
+
+    sqlstate = "23505"
+
+
 class RaggedArrays(CerebroError):
     """The arrays of one column differ in shape."""
 

@@ -107,7 +107,7 @@ def judging(plpy, gd: dict, run: str, source: str, options: dict, metrics: Calla
     fitted = run_options.Options.from_json(record["options"])
     table = describe(plpy, source, record["features"], record["label"])
     encoders = record["encoders"]
-    _refuse_other_columns(table, encoders)
+    refuse_other_kinds(table, encoders)
     order = programs.order(fitted, record["params"], record["definition"], encoders)
     wanted = metrics(record)
     if wanted is not None:
@@ -133,7 +133,7 @@ def judging(plpy, gd: dict, run: str, source: str, options: dict, metrics: Calla
         segments.rest()
 
 
-def _refuse_other_columns(table: Source, encoders: dict) -> None:
+def refuse_other_kinds(table: Source, encoders: dict) -> None:
     """A table that a run is applied to must have columns of the kinds that it was trained on."""
     for feature in encoders["features"]:
         found = kind_of(table.types[feature["name"]])

@@ -137,6 +137,16 @@ def parse_evaluate(options: Optional[dict], **more: Any) -> Dict[str, Any]:
     return parsed
 
 
+def parse_predict_table(options: Optional[dict]) -> Dict[str, Any]:
+    """Check the options of ``predict_table`` (``docs/predict_table.md``); all keys are in the result."""
+    defaults = {"trial": None, "segments": None, "columns": [], "if_exists": "error", "probabilities": False, "nulls": "null"}
+    readers = {
+        "trial": _JUDGING["trial"], "segments": _READERS["segments"], "columns": _columns, "probabilities": _flag,
+        "if_exists": _choice("error", "replace", "append"), "nulls": _choice("null", "skip", "error"),
+    }  # fmt: skip
+    return {**defaults, **_read(options, readers)}
+
+
 def rank(options: Options, has_validation: bool) -> Tuple[str, str]:
     """Return metric and direction by which trials are ranked: ``rank_by``, else ``default_rank``."""
     chosen = options.rank_by or default_rank(has_validation)
@@ -353,6 +363,12 @@ def _quantiles(key: str, value: Any) -> List[float]:
 
 def _metric(key: str, value: Any) -> Any:
     return value if value == "loss" else definitions.check_metric(value)
+
+
+def _columns(key: str, value: Any) -> List[str]:
+    if not isinstance(value, list) or not all(isinstance(name, str) and name.strip() for name in value):
+        raise _wrong(key, value, 'a list of column names such as ["label", "taken_at"]')
+    return value
 
 
 _READERS: Dict[str, Callable[[str, Any], Any]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Sequence
 
 from cerebro_udf.errors import (
     ColumnNotFound,
@@ -64,10 +64,12 @@ class Source:
     types: Dict[str, str]  # of every column, without modifiers; domains as their base type
     features: List[str]
     label: Optional[str]
+    carried: Sequence[str] = ()  # further columns, of any type
 
     @property
     def columns(self) -> List[str]:
-        return self.features + ([self.label] if self.label is not None else [])
+        named = self.features + ([self.label] if self.label is not None else [])
+        return named + [name for name in self.carried if name not in named]
 
     def feature_specs(self, encoders: dict) -> List[dict]:
         """Column specifications of the features, as a segment's ``load`` wants them."""
@@ -93,7 +95,7 @@ def kind_of(type_name: str) -> Optional[str]:
     return None
 
 
-def describe(plpy, source: str, features: Optional[List[str]], label: Optional[str]) -> Source:
+def describe(plpy, source: str, features: Optional[List[str]], label: Optional[str], carried: Sequence[str] = ()) -> Source:
     """Check a relation and its columns before anything starts.
 
     Args:
@@ -101,6 +103,7 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
         source: A regclass as text, qualified where the search path is pg_catalog alone.
         features: Column names; ``["*"]`` stands for every usable column but the label; None reads none.
         label: Column name, or None when no label is read.
+        carried: Names of further columns, which may have any type.
 
     Raises:
         TableNotFound, ColumnNotFound, WrongColumnType, NoPrivilege, NotSupported, NotReady, InvalidArgument.
@@ -143,7 +146,9 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
             "Its type is %s." % types[label],
             "A label is a number, a boolean or text.",
         )
-    for name in (features or []) + ([label] if label is not None else []):
+    for name in carried:
+        _column(name, types, relation["name"], "column to be carried along")
+    for name in (features or []) + ([label] if label is not None else []) + list(carried):
         if name not in readable:
             raise NoPrivilege(
                 'permission denied for column "%s" of table %s' % (name, relation["name"]),
@@ -156,7 +161,7 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
             "Segments read it in sessions of their own, which see committed rows only.",
             "COMMIT first.",
         )
-    return Source(relation["oid"], relation["name"], relation["relkind"], types, list(features or []), label)
+    return Source(relation["oid"], relation["name"], relation["relkind"], types, list(features or []), label, carried)
 
 
 def _relation(plpy, source: str) -> dict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Dict, FrozenSet, List, Optional
+from typing import Dict, FrozenSet, List, Optional, Tuple
 
 from cerebro_udf.coordinator.links import Address
 from cerebro_udf.coordinator.source import Source
@@ -57,6 +57,37 @@ class Shard:
         """Where the cuts are, JSON-able, stored with the run. No SQL: whoever resumes has it made under their own rights."""
         cuts = [{"leaf": read.leaf, "low": read.low, "high": read.high} for read in self.reads]
         return {"segment": self.segment, "server": self.server, "cuts": cuts}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a table that is sharded like a source, on one server."""
+
+    server: str
+    leaf: Optional[str]  # the partition of the source whose rows it gets; None: all that the server holds
+    bound: Optional[str]  # its place in the parent, as SQL; None: the part is the whole table
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a table is sharded like a source."""
+
+    partitioning: Optional[str]  # of the parent, as SQL; None: the table is local and has one part
+    column: Optional[str]  # a further text column that holds the segment's name, where the parent is partitioned by it
+    parts: List[Part]
+
+    def part_of(self, shard: Shard, read: Read) -> int:
+        """Number of the part that takes the rows of one scan."""
+        return next(n for n, part in enumerate(self.parts) if part.server == shard.server and part.leaf in (None, read.leaf))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a table that exists."""
+
+    server: str
+    bound: Optional[str]
+    relation: str  # qualified and quoted, as the server knows it
 
 
 class Engine(ABC):
@@ -116,6 +147,40 @@ class Engine(ABC):
                 cuts.append(replace(read, low=int(cut["low"]), high=high))
             shards.append(Shard(number, str(part["segment"]), shard.server, cuts, 0, None, shard.policy_expected))
         return shards
+
+    @abstractmethod
+    def alike(self, source: Source, shards: List[Shard], kept: List[str], partitioning: Optional[str] = None) -> Layout:
+        """How a table is sharded like the source, so that each row stays where it came from.
+
+        Args:
+            source: The table.
+            shards: Its shards.
+            kept: Columns of the source that the table will have.
+            partitioning: Of the table that exists and is to take the rows, empty if it is not partitioned; None if
+                there is none yet.
+
+        Raises:
+            NotSupported: the existing parent is sharded otherwise.
+        """
+
+    @abstractmethod
+    def pieces(self, oid: int) -> List[Piece]:
+        """The parts of a table that exists."""
+
+    @abstractmethod
+    def attach(self, name: str, partition: str, part: Part, relation: str) -> List[str]:
+        """Statements that make what lies on a segment a part of a partitioned table.
+
+        Args:
+            name: The parent, qualified and quoted.
+            partition: What the part is to be called here, likewise.
+            part: Where it lies, and its bound.
+            relation: What it is called there, likewise.
+        """
+
+    @abstractmethod
+    def referred(self, tables: List[Tuple[str, str]]) -> List[bool]:
+        """Of tables on segments, by schema and name: whether one of this database's tables leads to them."""
 
     @abstractmethod
     def address(self, server: str) -> Address:

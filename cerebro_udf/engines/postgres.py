@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Tuple
 
 from cerebro_udf.coordinator.links import Address
 from cerebro_udf.coordinator.source import Source
-from cerebro_udf.engines.base import SELF, Engine, Read, Shard
+from cerebro_udf.engines.base import SELF, Engine, Layout, Part, Piece, Read, Shard
 from cerebro_udf.errors import InvalidArgument, NotAuthenticated, NotSupported
 
 MAX_DEFAULT_WORKERS = 8
@@ -44,6 +44,46 @@ select a.attname as name
 from pg_catalog.pg_attribute a
 where a.attrelid = $1::int8::oid and a.attnum > 0 and not a.attisdropped and a.attfdwoptions is not null
 """
+
+# How a partitioned table is cut, if its partitions lie right below it and are told apart by plain columns.
+_CUT = """
+select pg_catalog.pg_get_partkeydef(p.partrelid) as partitioning
+     , array(select a.attname from pg_catalog.pg_attribute a where a.attrelid = p.partrelid and a.attnum = any (p.partattrs)) as columns
+     , 0 <> all (p.partattrs::int2[]) and not exists (
+           select 1 from pg_catalog.pg_inherits i join pg_catalog.pg_class c on c.oid = i.inhrelid
+           where i.inhparent = p.partrelid and c.relkind = 'p') as plain
+from pg_catalog.pg_partitioned_table p
+where p.partrelid = $1::int8::oid
+"""
+
+_BOUNDS = """
+select pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname) as leaf
+     , pg_catalog.pg_get_expr(c.relpartbound, c.oid) as bound
+from pg_catalog.pg_inherits i
+join pg_catalog.pg_class c on c.oid = i.inhrelid
+join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+where i.inhparent = $1::int8::oid
+"""
+
+_REFERRED = """
+select exists (
+    select 1
+    from pg_catalog.pg_foreign_table f
+    join pg_catalog.pg_class c on c.oid = f.ftrelid
+    join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+    cross join lateral (
+        select max(o.option_value) filter (where o.option_name = 'schema_name') as schema
+             , max(o.option_value) filter (where o.option_name = 'table_name') as name
+        from pg_catalog.pg_options_to_table(f.ftoptions) o) there
+    where coalesce(there.schema, n.nspname) = $1 and coalesce(there.name, c.relname) = $2
+) or exists (
+    select 1
+    from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+    where c.relispartition and n.nspname = $1 and c.relname = $2
+) as referred
+"""
+
+SEGMENT_COLUMNS = ("segment", "cerebro_segment")  # of a table that is partitioned by where its rows lie
 
 _SERVER = """
 select w.fdwname as wrapper, r.rolname as role, r.rolsuper as super
@@ -128,9 +168,12 @@ class PostgresEngine(Engine):
             for row in self._plpy.execute(self._plpy.prepare(_RENAMED, ["int8"]), [leaf["oid"]])
             if row["there"] is not None
         }
+        return Read(leaf["qualified"], self._there(leaf), {name: renamed.get(name, name) for name in source.columns})
+
+    def _there(self, leaf: dict) -> str:
+        """What a foreign table's server calls it."""
         quote = self._plpy.quote_ident
-        relation = "%s.%s" % (quote(leaf["there_schema"] or leaf["schema"]), quote(leaf["there_name"] or leaf["name"]))
-        return Read(leaf["qualified"], relation, {name: renamed.get(name, name) for name in source.columns})
+        return "%s.%s" % (quote(leaf["there_schema"] or leaf["schema"]), quote(leaf["there_name"] or leaf["name"]))
 
     def _split(self, source: Source, leaves: List[dict], workers: Optional[int], policy: bool):
         """Deal the leaves' blocks out in equal runs; the last run of a leaf is open, for rows that come meanwhile."""
@@ -160,6 +203,53 @@ class PostgresEngine(Engine):
         if _through(source, leaf, policy):
             return Read(leaf["qualified"], source.name, columns, leaf["oid"], low, high)
         return Read(leaf["qualified"], "only " + leaf["qualified"], columns, None, low, high)
+
+    def alike(self, source: Source, shards: List[Shard], kept: List[str], partitioning: Optional[str] = None) -> Layout:
+        if all(shard.server == SELF for shard in shards):
+            if partitioning:
+                raise _other_layout(source, partitioning)
+            return Layout(None, None, [Part(SELF, None, None)])
+        column = next(name for name in SEGMENT_COLUMNS if name not in kept)
+        by_segment = "LIST (%s)" % column
+        cut = self._plpy.execute(self._plpy.prepare(_CUT, ["int8"]), [source.oid])
+        if cut.nrows() and cut[0]["plain"] and set(cut[0]["columns"]) <= set(kept) and all(shard.server != SELF for shard in shards):
+            if partitioning in (None, cut[0]["partitioning"]):
+                bounds = self._bounds(source.oid)
+                parts = [Part(shard.server, read.leaf, bounds[read.leaf]) for shard in shards for read in shard.reads]
+                return Layout(cut[0]["partitioning"], None, parts)
+        if partitioning not in (None, by_segment):
+            raise _other_layout(source, partitioning)
+        servers = list(dict.fromkeys(shard.server for shard in shards))
+        literal = self._plpy.quote_literal
+        return Layout(by_segment, column, [Part(server, None, "FOR VALUES IN (%s)" % literal(server)) for server in servers])
+
+    def _bounds(self, oid: int) -> Dict[str, str]:
+        return {row["leaf"]: row["bound"] for row in self._plpy.execute(self._plpy.prepare(_BOUNDS, ["int8"]), [oid])}
+
+    def pieces(self, oid: int) -> List[Piece]:
+        leaves = self._plpy.execute(self._plpy.prepare(_LEAVES, ["int8"]), [oid])
+        bounds = self._bounds(oid)
+        return [
+            Piece(
+                leaf["server"] or SELF, bounds.get(leaf["qualified"]),
+                leaf["qualified"] if leaf["relkind"] != "f" else self._there(leaf),
+            )
+            for leaf in leaves
+        ]  # fmt: skip
+
+    def attach(self, name: str, partition: str, part: Part, relation: str) -> List[str]:
+        if part.server == SELF:
+            return ["alter table %s attach partition %s %s" % (name, relation, part.bound)]
+        parsed = self._plpy.execute(self._plpy.prepare("select pg_catalog.parse_ident($1) as parts", ["text"]), [relation])[0]["parts"]
+        schema, table = map(self._plpy.quote_literal, parsed)
+        return [
+            "create foreign table %s partition of %s %s server %s options (schema_name %s, table_name %s)"
+            % (partition, name, part.bound, self._plpy.quote_ident(part.server), schema, table)
+        ]
+
+    def referred(self, tables: List[Tuple[str, str]]) -> List[bool]:
+        plan = self._plpy.prepare(_REFERRED, ["text", "text"])
+        return [self._plpy.execute(plan, list(table))[0]["referred"] for table in tables]
 
     def address(self, server: str) -> Address:
         found = self._plpy.execute(self._plpy.prepare(_SERVER, ["text"]), [server])
@@ -229,6 +319,14 @@ class PostgresEngine(Engine):
 def _through(source: Source, leaf: dict, policy: bool) -> bool:
     """Whether a local leaf is read through the relation that the caller named: its rights and policies are those that count."""
     return leaf["oid"] != source.oid and (policy or leaf["policy"] or not leaf["readable"])
+
+
+def _other_layout(source: Source, partitioning: str) -> NotSupported:
+    return NotSupported(
+        "rows of table %s into a table that is sharded otherwise" % source.name,
+        "The target is %s; rows stay on the segment where they are." % ("partitioned by " + partitioning if partitioning else "local"),
+        'Name another target, or set options.if_exists to "replace".',
+    )
 
 
 def mapping_commands(plpy, server: str, role: str, usable: bool, exists: bool) -> List[str]:

@@ -45,6 +45,7 @@ class _Session:
         self.outgoing: List[bytes] = []
         self.permutations: Dict[Tuple[int, ...], np.ndarray] = {}
         self.judged: Any = None  # of ``segment.judge``
+        self.predictors: Dict[str, Any] = {}  # by what they were made of; the last few
 
     def permutation(self, *key: int) -> np.ndarray:
         """Return ``seeds.permutation`` of this key; every trial asks for the same ones, so the last few are kept."""
@@ -431,3 +432,13 @@ def judge(plpy, gd: dict, spec: dict, blobs: List[bytes]) -> Tuple[Report, Optio
     from cerebro_udf.segment import judge as judging
 
     return judging.step(session, spec, blobs, program, Pulse(plpy).check)
+
+
+def predict_table(plpy, gd: dict, spec: dict, blob: Optional[bytes]) -> Report:
+    """Do one step of predicting a table, see ``segment.predict_table.step``."""
+    from cerebro_udf.segment import predict_table as tables
+
+    session = _session(gd)
+    if blob is None:
+        blob, session.incoming = b"".join(session.incoming), []
+    return tables.step(plpy, session, spec, blob, Pulse(plpy).check)

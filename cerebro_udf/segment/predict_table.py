@@ -1,0 +1,369 @@
+"""A shard's rows predicted into a table beside it: read by a cursor, batch by batch, in constant memory.
+
+Rows go through as composite literals: PostgreSQL writes the columns that are carried along as one, ``(17,"a, b")``, the
+prediction is appended, and PostgreSQL reads the whole as a row of the table. So keys of any type arrive as they were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from cerebro_udf import encoders as encoding
+from cerebro_udf import faults
+from cerebro_udf.errors import DuplicateKey, NoPrivilege, NotReady, NullInData, ReadOnly
+from cerebro_udf.marks import Mark, copy_grants
+from cerebro_udf.segment import arrays
+from cerebro_udf.segment.shard import FETCH_BYTES, FIRST_FETCH_ROWS, LARGEST_FETCH_ROWS, LARGEST_FLOAT32
+from cerebro_udf.wire import finite
+
+KEPT_PREDICTORS = 4  # compiled models that a session keeps
+
+_HOME = """
+select n.nspname as name
+from pg_catalog.pg_namespace n
+where n.nspname = $1 and pg_catalog.has_schema_privilege(n.oid, 'CREATE')
+"""
+
+# What a call may have left: tables of the caller that bear a mark. The coordinator knows which of them are in use.
+_MARKED = """
+select n.nspname as schema, c.relname as name, d.description as mark
+from pg_catalog.pg_description d
+join pg_catalog.pg_class c on c.oid = d.objoid and c.relkind = 'r'
+join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+join pg_catalog.pg_roles r on r.oid = c.relowner and r.rolname = current_user
+where d.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass and d.objsubid = 0 and d.description like $1
+"""
+
+
+def step(plpy, session: Any, spec: dict, blob: bytes, pulse: Callable[[], None]) -> dict:
+    """Do one step.
+
+    Args:
+        session: The worker's.
+        spec: ``step``, and what it takes: ``survey``, ``make``, ``fill``, ``index`` and ``drop`` below; ``model`` takes
+            ``encoders`` and ``program``, and gives the ``model`` that ``fill`` names.
+        blob: For ``model`` the trial's state.
+        pulse: Called after every batch; may raise.
+
+    Returns:
+        What the step does, as JSON.
+
+    Raises:
+        NotReady: TensorFlow is not started, or the model not loaded.
+    """
+    if spec["step"] in _STEPS:
+        return _STEPS[spec["step"]](plpy, spec)
+    if session.threads is None:
+        raise NotReady("TensorFlow is not started in this session", hint="Start it first.")
+    if spec["step"] == "model":
+        return {"model": _predictor(session.predictors, spec, blob)}
+    if spec.get("model") not in session.predictors:
+        raise NotReady("the model is not loaded in this session", hint="Load it first.")
+    return fill(plpy, spec, session.predictors[spec["model"]], pulse)
+
+
+def _predictor(predictors: Dict[str, Any], spec: dict, blob: bytes) -> str:
+    """Have the predictor of a trial's state among these, warm or newly made; gives its key."""
+    from cerebro_udf.segment.predict import Predictor
+
+    made_of = hashlib.blake2b(json.dumps([spec["encoders"], spec["program"]], sort_keys=True).encode(), digest_size=16)
+    made_of.update(blob)
+    key = made_of.hexdigest()
+    predictor = predictors.pop(key, None) or Predictor(spec["encoders"], spec["program"], blob)
+    while len(predictors) >= KEPT_PREDICTORS:
+        del predictors[next(iter(predictors))]
+    predictors[key] = predictor
+    return key
+
+
+def survey(plpy, spec: dict) -> dict:
+    """Say where tables may be made here, and what former calls have made.
+
+    Args:
+        spec: ``schemas``, by preference; ``coordinator``: whose calls are meant.
+
+    Returns:
+        ``schema``; ``tables`` ``[[schema, name, transaction], …]`` of the caller, which the coordinator may be using.
+
+    Raises:
+        NoPrivilege: the caller may create tables in none of the schemas.
+        ReadOnly: the server takes no writes.
+    """
+    if plpy.execute("select pg_catalog.current_setting('transaction_read_only') as only")[0]["only"] == "on":
+        raise ReadOnly("the segment takes no writes", None, "Connect its server to the primary, or end its read-only mode.")
+    plan = plpy.prepare(_HOME, ["text"])
+    usable = [schema for schema in spec["schemas"] if plpy.execute(plan, [schema]).nrows()]
+    if not usable:
+        raise NoPrivilege(
+            "permission denied to create a table there",
+            "The role may create tables in none of the schemas %s." % ", ".join('"%s"' % name for name in spec["schemas"]),
+            "Ask for it on that server: CREATE SCHEMA IF NOT EXISTS {0}; GRANT USAGE, CREATE ON SCHEMA {0} TO …;".format(
+                plpy.quote_ident(spec["schemas"][0])
+            ),
+        )
+    tables = [[schema, name, mark.transaction] for schema, name, mark in _marked(plpy, spec["coordinator"])]
+    return {"schema": usable[0], "tables": tables}
+
+
+def make(plpy, spec: dict) -> dict:
+    """Make empty tables for predictions, marked as what they are.
+
+    Args:
+        spec: ``schema``, ``parts`` ``[{"name", "relation" (whose columns are carried), "columns", "like" (a relation
+            whose grants are copied, or None)}]``, ``carried`` (source columns), ``predicted`` ``[[column, type], …]``,
+            ``mark`` (``Mark.text()``).
+
+    Returns:
+        ``relations``, in the order of the parts; quoted and qualified.
+    """
+    quote = plpy.quote_ident
+    relations = []
+    for part in spec["parts"]:
+        relation = "%s.%s" % (quote(spec["schema"]), quote(part["name"]))
+        columns = ["%s as %s" % (quote(part["columns"][name]), quote(name)) for name in spec["carried"]]
+        plpy.execute("create table %s as select %s from %s with no data" % (relation, ", ".join(columns), part["relation"]))
+        plpy.execute("alter table %s %s" % (relation, ", ".join("add column %s %s" % (quote(n), t) for n, t in spec["predicted"])))
+        plpy.execute("comment on table %s is %s" % (relation, plpy.quote_literal(Mark.of(spec["mark"]).named(part["name"]).text())))
+        if part["like"]:
+            copy_grants(plpy, part["like"], relation)
+        relations.append(relation)
+    return {"relations": relations}
+
+
+def _marked(plpy, coordinator: str) -> Iterator[Tuple[str, str, Mark]]:
+    for row in plpy.execute(plpy.prepare(_MARKED, ["text"]), [Mark.PREFIX + "%"]):
+        mark = Mark.of(row["mark"])
+        if mark is not None and mark.coordinator == coordinator and mark.name == row["name"]:
+            yield row["schema"], row["name"], mark
+
+
+def drop(plpy, spec: dict) -> dict:
+    """Drop those of ``names`` that are still there, and that calls from ``coordinator`` have made."""
+    found = [(schema, name) for schema, name, _ in _marked(plpy, spec["coordinator"]) if name in spec["names"]]
+    for schema, name in found:
+        plpy.execute("drop table %s.%s" % (plpy.quote_ident(schema), plpy.quote_ident(name)))
+    return {"dropped": len(found)}
+
+
+def index(plpy, spec: dict) -> dict:
+    """Give ``tables`` their primary key ``key``.
+
+    Raises:
+        DuplicateKey, NullInData: the key does not tell rows apart, or is NULL.
+    """
+    columns = ", ".join(plpy.quote_ident(name) for name in spec["key"])
+    named = ", ".join('"%s"' % name for name in spec["key"])
+    for relation in spec["tables"]:
+        try:
+            plpy.execute("alter table %s add primary key (%s)" % (relation, columns))
+        except plpy.SPIError as error:
+            if error.sqlstate == "23505":
+                raise DuplicateKey(
+                    "rows of the source share a key", error.spidata[1], "Name more columns in key: %s do not tell rows apart." % named
+                ) from None
+            if error.sqlstate == "23502":
+                raise NullInData(
+                    "the key of a row is null", str(error), "Name columns in key that are never NULL; given are %s." % named
+                ) from None
+            raise
+    return {}
+
+
+_STEPS = {"survey": survey, "make": make, "index": index, "drop": drop}
+
+
+class _Selection:
+    """What is selected of every row, and how a fetch of it becomes columns."""
+
+    def __init__(self, features: Sequence[dict], carried: Sequence[str]):
+        self._scalars = [f for f in features if f["kind"] == "number"]
+        self._arrays = [f for f in features if f["kind"] == "array"]
+        self._texts = [f for f in features if f["kind"] == "text"]
+        self._carried = carried
+
+    def query(self, plpy, read: dict) -> str:
+        def name(column: str) -> str:
+            return plpy.quote_ident(read["columns"][column])
+
+        outputs = ["ROW(%s)::pg_catalog.text AS carried" % ", ".join(map(name, self._carried))]
+        if self._scalars:
+            booleans = [encoding.base_type(f["type"]) == "boolean" for f in self._scalars]
+            casts = [name(f["name"]) + "::pg_catalog.int4" * b + "::pg_catalog.float8" for f, b in zip(self._scalars, booleans)]
+            outputs.append("pg_catalog.array_send(ARRAY[%s]) AS scalars" % ", ".join(casts))
+        for i, feature in enumerate(self._arrays):
+            sent = arrays.SENT[encoding.base_type(feature["type"])]
+            outputs.append("pg_catalog.array_send(%s::pg_catalog.%s[]) AS array%d" % (name(feature["name"]), sent, i))
+        for i, feature in enumerate(self._texts):
+            outputs.append("%s::pg_catalog.text AS text%d" % (name(feature["name"]), i))
+        query = "SELECT %s FROM %s" % (", ".join(outputs), read["relation"])
+        return query + " WHERE " + read["where"] if read.get("where") else query
+
+    def width(self, row: Any) -> int:
+        """Bytes that a row takes on its way here, about."""
+        return 16 + sum(len(row[key] or b"") for key in row)
+
+    def parse(self, rows: Sequence[Any]) -> Tuple[Dict[str, encoding.Column], np.ndarray, List[str]]:
+        """Return (columns of the rows that can be predicted, which those are: bool (rows,), names of columns that forbid others)."""
+        good, spoilt = np.ones(len(rows), bool), []
+        values: Dict[str, Any] = {}  # name -> values of every row; NULL as anything
+
+        def put(name: str, column: Any, missing: np.ndarray) -> None:
+            if missing.any():
+                spoilt.append(name)
+                good[missing] = False
+            values[name] = column
+
+        if self._scalars:
+            numbers, nulls = arrays.parse_scalars([row["scalars"] for row in rows], len(self._scalars))
+            for j, feature in enumerate(self._scalars):
+                put(feature["name"], numbers[:, j], nulls[:, j] | ~_fit(numbers[:, j]))
+        for i, feature in enumerate(self._arrays):
+            element = arrays.ELEMENTS[arrays.SENT[encoding.base_type(feature["type"])]]
+            found, nulls, _ = arrays.parse([row["array%d" % i] for row in rows], element, feature["name"], None)
+            _refuse_other_shape(feature, found)
+            if nulls.any():
+                filled = np.zeros((len(rows), *feature["shape"]), found.dtype)
+                filled[~nulls] = found
+                found = filled
+            put(feature["name"], found, nulls | ~_fit(found))
+        for i, feature in enumerate(self._texts):
+            texts = [row["text%d" % i] for row in rows]
+            put(feature["name"], texts, np.array([text is None for text in texts], bool))
+        if not good.all():
+            values = {
+                name: [text for text, kept in zip(column, good) if kept] if isinstance(column, list) else column[good]
+                for name, column in values.items()
+            }
+        return values, good, spoilt
+
+
+def _fit(values: np.ndarray) -> np.ndarray:
+    """Which rows hold no NaN and nothing that is infinite in single precision."""
+    if values.dtype.kind != "f":
+        return np.ones(len(values), bool)
+    with np.errstate(invalid="ignore"):
+        fit = np.isfinite(values) if values.dtype == np.float32 else np.abs(values) <= LARGEST_FLOAT32
+    return fit.reshape(len(values), -1).all(axis=1)
+
+
+def _refuse_other_shape(feature: dict, found: np.ndarray) -> None:
+    if len(found):
+        shapes = [{"columns": {feature["name"]: {"shape": found.shape[1:]}}}]
+        encoding.refuse_other_shapes(shapes, {"features": [feature]})
+
+
+class _Answers:
+    """Predictions as the ends of composite literals, after ``(key,carried``.
+
+    Args:
+        classes: The predictor's, None for regression.
+        all_probabilities: Whether those of all classes are wanted.
+        tail: What comes after, such as ``,segment_1)``.
+    """
+
+    def __init__(self, classes: Optional[list], all_probabilities: bool, tail: str):
+        self._spelled = None if classes is None else {value: _spelled(value) for value in classes}
+        self._all, self._tail = all_probabilities, tail
+        self.none = "," * (1 if classes is None else 2 + all_probabilities) + tail
+
+    def lines(self, answers: list, probabilities: Optional[np.ndarray]) -> List[str]:
+        tail = self._tail
+        if self._spelled is None:
+            return [",%r%s" % (value, tail) for value in answers]
+        quoted = {value: _field(text) for value, text in self._spelled.items()}
+        best = probabilities.max(axis=1).astype(float).tolist()
+        if not self._all:
+            return [self.none if a is None else ",%s,%r%s" % (quoted[a], p, tail) for a, p in zip(answers, best)]
+        names = list(self._spelled.values())
+        whole = [_field(json.dumps(dict(zip(names, finite(row))))) for row in probabilities.astype(float).tolist()]
+        return [
+            ",,,%s%s" % (w, tail) if a is None else ",%s,%r,%s%s" % (quoted[a], p, w, tail) for a, p, w in zip(answers, best, whole)
+        ]
+
+
+def _spelled(value: Any) -> str:
+    return ("false", "true")[value] if isinstance(value, bool) else str(value)
+
+
+def _field(text: str) -> str:
+    """A field of a composite literal."""
+    return '"%s"' % text.replace("\\", "\\\\").replace('"', '""')
+
+
+def fill(plpy, spec: dict, predictor: Any, pulse: Callable[[], None]) -> dict:
+    """Predict every row of a shard into the tables made for it, all in the transaction of this statement.
+
+    Args:
+        spec: ``run``, ``parts`` ``[{"relation": the table, "reads": as of ``shard.read``, "segment": value of the last
+            column or None}]``, ``carried``, ``features`` (the run's, of the source's types), ``nulls`` (``null``, ``skip``,
+            ``error``), ``probabilities``.
+        predictor: A ``predict.Predictor``.
+        pulse: Called after every batch; may raise.
+
+    Returns:
+        ``rows`` written, ``unpredicted`` (of them without prediction), ``skipped``, ``seconds``.
+
+    Raises:
+        NullInData: a row cannot be predicted and ``nulls`` is ``error``.
+        RaggedArrays: arrays of another shape than the run's.
+        plpy.SPIError: what reading or writing raises.
+    """
+    started = time.perf_counter()
+    faults.reset(spec["run"])
+    counts = {"rows": 0, "unpredicted": 0, "skipped": 0}
+    selection = _Selection(spec["features"], spec["carried"])
+    for part in spec["parts"]:
+        relation = part["relation"]
+        plan = plpy.prepare("insert into %s select r.* from pg_catalog.unnest($1) r" % relation, [relation + "[]"])
+        segment = ")" if part["segment"] is None else ",%s)" % _field(part["segment"])
+        answers = _Answers(predictor.classes, spec["probabilities"], segment)
+        for read in part["reads"]:
+            for rows in _batches(plpy, selection, read):
+                lines, unpredicted = _predicted(rows, selection, predictor, answers, spec["nulls"])
+                counts["rows"] += plpy.execute(plan, [lines]).nrows()
+                counts["unpredicted"] += unpredicted if spec["nulls"] == "null" else 0
+                counts["skipped"] += len(rows) - len(lines)
+                pulse()
+                faults.reach(plpy, "mid-table", spec["run"])
+    return {**counts, "seconds": time.perf_counter() - started}
+
+
+def _batches(plpy, selection: _Selection, read: dict):
+    cursor = plpy.cursor(selection.query(plpy, read))
+    try:
+        count = FIRST_FETCH_ROWS
+        while True:
+            rows = cursor.fetch(count)[:]
+            if not rows:
+                return
+            yield rows
+            count = max(1, min(FETCH_BYTES // selection.width(rows[0]), LARGEST_FETCH_ROWS))
+    finally:
+        cursor.close()
+
+
+def _predicted(rows, selection: _Selection, predictor, answers: _Answers, nulls: str) -> Tuple[List[str], int]:
+    """Return (literals of the rows to write, how many rows could not be predicted)."""
+    columns, good, spoilt = selection.parse(rows)
+    heads = [row["carried"][:-1] for row in rows]
+    bad = int(len(good) - good.sum())
+    if bad and nulls == "error":
+        raise NullInData(
+            "a feature is NULL, NaN or infinite: %s" % ", ".join('"%s"' % name for name in spoilt),
+            "The first such row begins with %s)." % heads[int(good.argmin())],
+            'Set the option "nulls" to "null" to have a NULL predicted for such rows, or to "skip" to leave them out.',
+        )
+    if bad == len(rows):
+        return ([] if nulls == "skip" else [head + answers.none for head in heads]), bad
+    lines = answers.lines(*predictor.columns(columns))
+    if not bad:
+        return [head + line for head, line in zip(heads, lines)], 0
+    known = iter(lines)
+    if nulls == "skip":
+        return [head + next(known) for head, kept in zip(heads, good) if kept], bad
+    return [head + (next(known) if kept else answers.none) for head, kept in zip(heads, good)], bad
