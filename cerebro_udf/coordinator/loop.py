@@ -393,16 +393,17 @@ class Loop:
 
     def _epoch_done(self, unit: Unit) -> None:
         """Every member has made all visits of the epoch: record it, and go on with those whom the study lets."""
+        left = self._scheduler.remaining_seconds()  # the unit's further epochs among it
         self._remove(unit)
         seconds = 0.0 if unit.epoch_started is None else (time.time() - unit.epoch_started) / len(unit.members)
         for trial in unit.members:
             self._waiting[trial.number] = (unit, unit.epoch)
         for trial in list(unit.members):
-            self._epoch_end(unit, trial, unit.validation.get(trial.number, {}), seconds)
+            self._epoch_end(unit, trial, unit.validation.get(trial.number, {}), seconds, left)
         self._judge()
         self._next_epoch(unit)
 
-    def _epoch_end(self, unit: Unit, trial: Trial, validation: dict, seconds: float) -> None:
+    def _epoch_end(self, unit: Unit, trial: Trial, validation: dict, seconds: float, left: Optional[float]) -> None:
         metrics = dict(trial.train_metrics)
         metrics.update(("val_" + name, value) for name, value in validation.items())
         value = self._value(metrics)
@@ -425,7 +426,7 @@ class Loop:
         if verdict.learning_rate is not None:
             trial.order["learning_rate"] = verdict.learning_rate
         trial.epoch, trial.done = unit.epoch + 1, []
-        self._notice_epoch(unit, trial, metrics)
+        self._notice_epoch(unit, trial, metrics, left)
         self._study.report(trial.number, unit.epoch, value)
         if status != "running":
             del self._waiting[trial.number]
@@ -471,10 +472,9 @@ class Loop:
     def _trial_count(self) -> int:
         return len(self.trials) if self._study.exhausted else max(len(self.trials), self._run["trials"] or 0)
 
-    def _notice_epoch(self, unit: Unit, trial: Trial, metrics: dict) -> None:
+    def _notice_epoch(self, unit: Unit, trial: Trial, metrics: dict, left: Optional[float]) -> None:
         names = sorted(metrics, key=lambda name: (name.startswith("val_"), not name.endswith("loss")))  # jsonb has an order of its own
         shown = ", ".join("%s %s" % (name, _figure(metrics[name])) for name in names if metrics[name] is not None)
-        left = self._scheduler.remaining_seconds()
         eta = "" if not left else ", %d:%02d left" % (left // 60, left % 60)
         self._plpy.notice(
             "trial %d epoch %d/%d: %s (%d of %d visits%s)"
