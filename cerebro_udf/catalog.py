@@ -172,13 +172,19 @@ class Ledger:
 
     def state(self, run: int, trial: int, seq: int) -> List[bytes]:
         """The chunks of a committed state."""
+        return self._chunks(
+            "select s.data from cerebro_internal.visible_state s where s.run = $1 and s.trial = $2 and s.seq = $3 order by s.chunk",
+            run, trial, seq,
+        )  # fmt: skip
+
+    def weights(self, run: int) -> List[bytes]:
+        """The chunks of what the trials of a run begin from; none where they begin anew."""
+        return self._chunks("select w.data from cerebro_internal.visible_run_weights w where w.run = $1 order by w.chunk", run)
+
+    def _chunks(self, query: str, *values: Any) -> List[bytes]:
         self.flush()
         try:
-            rows = ask(
-                self.link, self._pulse,
-                "select s.data from cerebro_internal.visible_state s where s.run = $1 and s.trial = $2 and s.seq = $3 order by s.chunk",
-                run, trial, seq,
-            )  # fmt: skip
+            rows = ask(self.link, self._pulse, query, *values)
         except RemoteError as error:
             raise_remote(error)
         return [row[0] for row in rows]
@@ -217,11 +223,12 @@ class Ledger:
         if cancelled is not None:
             raise cancelled
 
-    def create(self, replaces: Optional[int], **run: Any) -> None:
+    def create(self, replaces: Optional[int], weights: List[bytes], **run: Any) -> None:
         """Begin a run as generation 1, driven by this backend.
 
         Args:
             replaces: The run that goes once this one is ready; None for none.
+            weights: Chunks of what its trials begin from; none where they begin anew.
 
         Raises:
             CerebroError: one of that name exists (42710), or the one to replace is being driven (55006).
@@ -239,6 +246,8 @@ class Ledger:
             replaces, key, pid, tag=created,
         )  # fmt: skip
         self.flush()
+        for chunk, data in enumerate(weights):
+            self._write("cerebro_internal.run_weights_put($1, $2, $3, $4)", chunk, data)
 
     def claim(self, run: int) -> None:
         """Take a run over from a driver that is gone.

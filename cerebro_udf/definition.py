@@ -45,6 +45,10 @@ _OBJECT_KEYS = frozenset(
 _ACTIVATION_LAYERS = frozenset(["ReLU", "LeakyReLU", "ELU", "Softmax"])
 # Text that is data: it may look like a path. A file is never opened for it (a vocabulary must be a list).
 _TEXT_ARGUMENTS = frozenset(["oov_token", "mask_token", "salt"])
+# What changes neither which variables a layer has, nor their shapes.
+_SHAPELESS = frozenset(["name", "trainable", "seed", "shared_object_id", "build_input_shape"])
+_SHAPELESS_ENDS = ("_initializer", "_regularizer", "_constraint", "activation")
+_DROPOUT_ARGUMENTS = frozenset(["rate", "dropout", "recurrent_dropout"])
 
 
 class _Kind:
@@ -113,6 +117,54 @@ def bind(definition: dict, values: Dict[str, Any]) -> dict:
         InvalidArgument: a placeholder has no value, or a value makes the definition invalid.
     """
     return _walk(_substitute(definition, values, "definition"))
+
+
+def fill(definition: dict, values: Dict[str, Any]) -> dict:
+    """Replace the placeholders that have a value here, and leave the others to ``bind``."""
+    return _filled(definition, {name: literal(value) for name, value in values.items()})
+
+
+def literal(value: Any) -> Any:
+    """Escape text that begins with a dollar sign, so that it is no placeholder."""
+    if isinstance(value, str):
+        return "$" + value if value.startswith("$") else value
+    if isinstance(value, dict):
+        return {key: literal(item) for key, item in value.items()}
+    return [literal(item) for item in value] if isinstance(value, list) else value
+
+
+def shaping(definition: dict) -> dict:
+    """Return the part of a definition that decides which variables a model has, and of which shapes, in full form.
+
+    Two models whose parts are equal can have each other's weights. Placeholders may be left in it.
+    """
+    return _shaping(_walk(definition))
+
+
+def matched(definition: dict, bound: dict) -> Dict[str, Any]:
+    """Return the values that a definition's placeholders have in a bound definition, as ``bind`` returned it, of the same form."""
+    found: Dict[str, Any] = {}
+    pairs = [(_walk(definition), bound)]
+    while pairs:
+        a, b = pairs.pop()
+        if _is_placeholder(a):
+            found.setdefault(a[1:], b)
+        elif isinstance(a, dict) and isinstance(b, dict):
+            pairs += [(item, b[key]) for key, item in a.items() if key in b]
+        elif isinstance(a, list) and isinstance(b, list):
+            pairs += zip(a, b)
+    return found
+
+
+def difference(a: Any, b: Any, path: str = "definition") -> Optional[str]:
+    """Return the path of the first difference of two JSON values, None where they are equal."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        pairs = [("%s.%s" % (path, key), a.get(key), b.get(key)) for key in sorted(set(a) | set(b))]
+    elif isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        pairs = [("%s[%d]" % (path, i), *pair) for i, pair in enumerate(zip(a, b))]
+    else:
+        return None if a == b else path
+    return next((found for found in (difference(x, y, at) for at, x, y in pairs) if found), None)
 
 
 def check_optimizer(value: Any) -> dict:
@@ -195,6 +247,26 @@ def _substitute(value: Any, values: Dict[str, Any], path: str) -> Any:
     if isinstance(value, (list, tuple)):
         return [_substitute(item, values, "%s[%d]" % (path, i)) for i, item in enumerate(value)]
     return value
+
+
+def _filled(value: Any, values: Dict[str, Any]) -> Any:
+    if isinstance(value, str):
+        match = _PLACEHOLDER.match(value)
+        return copy.deepcopy(values[match.group(1)]) if match and match.group(1) in values else value
+    if isinstance(value, dict):
+        return {key: _filled(item, values) for key, item in value.items()}
+    return [_filled(item, values) for item in value] if isinstance(value, list) else value
+
+
+def _shaping(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            # A layer without dropout has no generator.
+            key: _is_placeholder(item) or bool(item) if key in _DROPOUT_ARGUMENTS else _shaping(item)
+            for key, item in value.items()
+            if key not in _SHAPELESS and not key.endswith(_SHAPELESS_ENDS)
+        }
+    return [_shaping(item) for item in value] if isinstance(value, list) else value
 
 
 def _missing(name: str, path: str) -> InvalidArgument:

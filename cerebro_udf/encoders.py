@@ -124,6 +124,27 @@ def merge(
     return result
 
 
+def reuse(encoders: dict, shard_stats: Sequence[dict], nulls: str, validation: float) -> dict:
+    """Take the encoders of an earlier run over for new rows, so that its weights mean the same: only the counts are new.
+
+    Texts that the earlier run has not seen share the code of unknown ones, as they do in predictions.
+
+    Raises:
+        BadData: a class that the earlier run has never seen; otherwise as :func:`merge`, for what concerns rows.
+    """
+    refuse_unusable(shard_stats, nulls)
+    refuse_other_shapes(shard_stats, encoders)
+    rows = sum(stats["rows"] for stats in shard_stats)
+    train = sum(stats["train_rows"] for stats in shard_stats)
+    _refuse_empty_part(rows, train, validation)
+    label = encoders["label"]
+    for stats in shard_stats if label["task"] == "classification" else ():
+        unseen = sorted(set(stats["columns"][label["name"]]["classes"] or ()) - set(label["classes"]))
+        if unseen:
+            raise _unseen_class(label["name"], unseen[0])
+    return {**encoders, "rows": {"train": train, "validation": rows - train}}
+
+
 def refuse_unusable(shard_stats: Sequence[dict], nulls: str) -> None:
     """Refuse shards whose rows cannot be used under this ``nulls`` option.
 
@@ -311,6 +332,14 @@ def _refuse_constant_label(name: str, value: Any) -> None:
         'label "%s" has a single value' % name,
         detail="Every row holds %s." % _shown(value),
         hint="Training needs at least two different labels.",
+    )
+
+
+def _unseen_class(label: str, value: Any) -> errors.BadData:
+    return errors.BadData(
+        'label "%s" has a value that the run has never seen' % label,
+        detail="The value is %s." % _shown(value),
+        hint="Leave such rows out, or train a new run on them.",
     )
 
 
@@ -518,11 +547,7 @@ class Encoding:
         label = self.encoders["label"]
         unseen = [value for value in distinct if value not in self._classes]
         if unseen:
-            raise errors.BadData(
-                'label "%s" has a value that the run has never seen' % label["name"],
-                detail="The value is %s." % _shown(unseen[0]),
-                hint="Leave such rows out, or train a new run on them.",
-            )
+            raise _unseen_class(label["name"], unseen[0])
         return np.array([self._classes[value] for value in distinct], np.int32)
 
 

@@ -125,7 +125,7 @@ def fit(plpy, gd: dict, **arguments: Any) -> List[Tuple]:
 def submit(plpy, gd: dict, **arguments: Any) -> str:
     from cerebro_udf.coordinator import background
 
-    return background.submit(plpy, *_run_arguments(**arguments))
+    return background.submit(plpy, gd, *_run_arguments(**arguments))
 
 
 @door

@@ -104,6 +104,24 @@ CREATE TABLE cerebro_internal.state (
 ALTER TABLE cerebro_internal.state ALTER COLUMN data SET STORAGE EXTERNAL;
 COMMENT ON TABLE cerebro_internal.state IS 'Committed states in chunks of at most 64 MB; seq counts the train visits that a state covers';
 
+CREATE TABLE cerebro_internal.run_weights (
+    run int NOT NULL REFERENCES cerebro_internal.run ON DELETE CASCADE
+  , chunk int NOT NULL
+  , data bytea NOT NULL
+  , PRIMARY KEY (run, chunk)
+);
+ALTER TABLE cerebro_internal.run_weights ALTER COLUMN data SET STORAGE EXTERNAL;
+COMMENT ON TABLE cerebro_internal.run_weights IS 'What the trials of a run begin from, where they do not begin anew; in chunks of at most 64 MB';
+
+CREATE TABLE cerebro_internal.model_weights (
+    model int NOT NULL REFERENCES cerebro_internal.model ON DELETE CASCADE
+  , chunk int NOT NULL
+  , data bytea NOT NULL
+  , PRIMARY KEY (model, chunk)
+);
+ALTER TABLE cerebro_internal.model_weights ALTER COLUMN data SET STORAGE EXTERNAL;
+COMMENT ON TABLE cerebro_internal.model_weights IS 'Weights that a model was imported with, in chunks of at most 64 MB';
+
 CREATE TABLE cerebro_internal.promotion (
     owner name NOT NULL
   , alias text NOT NULL
@@ -152,6 +170,8 @@ SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.trial', '');
 SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.epoch', '');
 SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.visit', '');
 SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.state', '');
+SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.run_weights', '');
+SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.model_weights', '');
 SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.promotion', '');
 
 -- The way back to this very server, for the ledger and for local workers. Its users add a mapping with their own password.

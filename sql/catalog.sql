@@ -52,6 +52,20 @@ WITH CHECK OPTION;
 COMMENT ON VIEW cerebro_internal.visible_progress IS 'Progress of the reader''s runs';
 GRANT SELECT, INSERT, UPDATE, DELETE ON cerebro_internal.visible_progress TO PUBLIC;
 
+CREATE OR REPLACE VIEW cerebro_internal.visible_run_weights WITH (security_barrier) AS
+SELECT w.* FROM cerebro_internal.run_weights w
+WHERE EXISTS (SELECT 1 FROM cerebro_internal.visible_run r WHERE r.id = w.run)
+WITH CHECK OPTION;
+COMMENT ON VIEW cerebro_internal.visible_run_weights IS 'What the reader''s runs begin from';
+GRANT SELECT, INSERT, UPDATE, DELETE ON cerebro_internal.visible_run_weights TO PUBLIC;
+
+CREATE OR REPLACE VIEW cerebro_internal.visible_model_weights WITH (security_barrier) AS
+SELECT w.* FROM cerebro_internal.model_weights w
+WHERE EXISTS (SELECT 1 FROM cerebro_internal.visible_model m WHERE m.id = w.model)
+WITH CHECK OPTION;
+COMMENT ON VIEW cerebro_internal.visible_model_weights IS 'Weights of the reader''s models';
+GRANT SELECT, INSERT, UPDATE, DELETE ON cerebro_internal.visible_model_weights TO PUBLIC;
+
 CREATE OR REPLACE VIEW cerebro_internal.visible_promotion WITH (security_barrier) AS
 SELECT p.* FROM cerebro_internal.promotion p
 WHERE EXISTS (

@@ -142,6 +142,18 @@ END
 $$;
 COMMENT ON FUNCTION cerebro_internal.run_create(text, text, text, jsonb, text, text[], jsonb, int, int, int) IS 'Begin a run as generation 1; one that replaces another has a name of its own until it is ready';
 
+CREATE OR REPLACE FUNCTION cerebro_internal.run_weights_put(run int, generation int, chunk int, data bytea)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM cerebro_internal.run_guard($1, $2);
+    INSERT INTO cerebro_internal.visible_run_weights (run, chunk, data) VALUES ($1, $3, $4);
+END
+$$;
+COMMENT ON FUNCTION cerebro_internal.run_weights_put(int, int, int, bytea) IS 'Store one chunk of what a run begins from, before it loads';
+
 CREATE OR REPLACE FUNCTION cerebro_internal.run_claim(run int, lock_key int, driver_pid int)
 RETURNS int
 LANGUAGE plpgsql

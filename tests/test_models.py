@@ -13,6 +13,7 @@ import numpy as np
 import psycopg
 import pytest
 
+from tests import outcome
 from tests import requirements as requires
 from tests.cluster import poll_until
 from tests.session import LINE, LOGIT, POINTS, Session, points
@@ -253,3 +254,89 @@ def test_aliases_are_each_roles_own(session, line, alias, make_role):
             stranger.execute(
                 "insert into cerebro_internal.visible_promotion (owner, alias, position, run_name, trial) values ('tester', 'x', 1, 'x', 0)"
             )
+
+
+# ---- a run that begins from another one
+
+MIXED = {"a": "real", "t": "text", "label": "text"}
+WIDE = {"layers": [{"Dense": {"units": "$units", "activation": "relu"}}, {"Dropout": {"rate": "$rate"}}, {"Dense": {"units": "$classes"}}]}
+STILL = {"learning_rate": 1e-20, "batch_size": 1000}  # a run that leaves its weights as they are
+
+
+def mixed(session, count: int, *, texts: str = "xy", seed: int = 3):
+    random = np.random.default_rng(seed)
+    rows = [(float(random.normal(loc=seed)), texts[i % len(texts)], ["no", "yes"][i % 2]) for i in range(count)]
+    return session.local(MIXED, rows)
+
+
+@pytest.fixture(scope="module")
+def nightly(session):
+    """A run of a search over widths, its model and its table."""
+    table, model = mixed(session, 40), session.model(WIDE)
+    space = {"units": [3, 5], "rate": [0.5]}
+    return session.fit(table, model, "label", ["a", "t"], segments=1, search={"space": space}), model, table
+
+
+def test_a_run_begins_with_the_weights_and_the_encoding_of_an_earlier_one(session, nightly, alias):
+    run, model, table = nightly
+    session.rows("select cerebro.promote(%s, %s, 1)", run, alias)
+    new = mixed(session, 30, texts="xyz", seed=9)  # another mean, and a text that the earlier run has not seen
+    again = session.fit(new, model, "label", ["*"], segments=1, init_from=alias, **STILL)
+    assert session.rows("select options -> 'init_from' from cerebro.run where run = %s", again) == [({"run": run, "trial": 1},)]
+    ours, theirs = (outcome.states(session.cluster, name) for name in (again, run))
+    ours, theirs = outcome.arrays(ours[0, 1]), outcome.arrays(theirs[1, 1])
+    for name in (n for n in theirs if n.startswith("model/") and theirs[n].dtype == np.float32):
+        np.testing.assert_array_equal(ours[name], theirs[name])
+    encoders = dict(session.rows("select run, encoders from cerebro.run where run in (%s, %s)", run, again))
+    assert encoders[again]["features"] == encoders[run]["features"]
+    assert (encoders[run].pop("rows"), encoders[again].pop("rows")) == ({"train": 40, "validation": 0}, {"train": 30, "validation": 0})
+    row = '{"a": 1, "t": "z"}'
+    assert session.rows("select cerebro.predict(%s, %s) = cerebro.predict(%s, %s)", again, row, alias, row) == [(True,)]
+
+
+def test_a_run_depends_on_no_other_once_it_has_begun(session, nightly):
+    run, model, table = nightly
+    first = session.fit(table, model, "label", ["a", "t"], segments=1, init_from={"run": run, "trial": 0})
+    late = {"segments": 1, "init_from": first, "order": "fixed", "epochs": 2}
+    whole = session.fit(table, model, "label", ["a", "t"], **late)
+    begun = session.fit(table, model, "label", ["a", "t"], time_limit=1e-6, **late)
+    assert session.rows("select count(*) from cerebro.visit where run = %s", begun) == [(0,)]
+    session.rows("select cerebro.drop_run(%s)", first)
+    session.cluster.coordinator.execute("update cerebro_internal.run set options = options - 'time_limit' where name = %s", [begun])
+    session.rows("select cerebro.resume(%s)", begun)
+    assert outcome.states(session.cluster, begun) == outcome.states(session.cluster, whole)
+
+
+def test_a_search_may_vary_what_does_not_shape_the_weights(session, nightly):
+    run, model, table = nightly
+    space = {"rate": [0.1, 0.2], "learning_rate": [0.001]}
+    again = session.fit(table, model, "label", ["a", "t"], segments=1, init_from=run, search={"space": space})
+    assert session.rows("select count(*) from cerebro.trial where run = %s and state = 'done'", again) == [(2,)]
+
+
+@pytest.mark.parametrize(
+    "change, sqlstate, words",
+    [
+        ({"init_from": "nobody"}, "42704", "does not exist"),
+        ({"init_from": {"run": "{run}", "trial": 9}}, "42704", "has no trial 9"),
+        ({"init_from": {"run": "{run}", "epoch": 1}}, "22023", "wrong value"),
+        ({"features": ["t", "a"]}, "22023", "trained on other features"),
+        ({"features": ["a"]}, "22023", "trained on other features"),
+        ({"model": {"layers": [{"Dense": {"units": 4}}, {"Dropout": {"rate": 0.5}}, {"Dense": {"units": 2}}]}}, "22023", "other weights"),
+        ({"search": {"space": {"units": [3, 5]}}}, "22023", 'the search varies "units"'),
+        ({"encoders": {"t": "embedding"}}, "22023", "another encoders"),
+        ({"task": "regression"}, "22023", "another task"),
+        ({"label": "t", "features": ["*"]}, "22023", "another label"),
+        ({"labels": "maybe"}, "22000", "never seen"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_an_earlier_run_is_refused_before_it_begins(session, nightly, change, sqlstate, words):
+    run, model, table = nightly
+    change = json.loads(json.dumps(change).replace("{run}", run))
+    if "model" in change:
+        model = session.model(change.pop("model"))
+    if "labels" in change:
+        table = session.local(MIXED, [(1.0, "x", "no"), (2.0, "y", change.pop("labels"))])
+    call = {"label": "label", "features": ["a", "t"], "init_from": run, "segments": 1, **change}
+    refused = session.refused(table, model, call.pop("label"), call.pop("features"), **call)
+    assert refused.sqlstate == sqlstate and words in refused.message and refused.hint

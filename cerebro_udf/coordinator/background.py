@@ -31,7 +31,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def submit(plpy, run: str, source: str, model: str, label: str, features: List[str], options: dict) -> str:
+def submit(plpy, gd: dict, run: str, source: str, model: str, label: str, features: List[str], options: dict) -> str:
     """Begin a run in a session of its own; arguments as for fit, and checked as there before anything starts.
 
     Returns:
@@ -40,7 +40,7 @@ def submit(plpy, run: str, source: str, model: str, label: str, features: List[s
     Raises:
         CerebroError: as fit; also what that session met before it had the run.
     """
-    call = runs.check(plpy, run, source, model, label, features, options)
+    call = runs.check(plpy, gd, run, source, model, label, features, options)
     pulse = Pulse(plpy)
     ledger = Ledger(plpy, pulse, call.engine)
     try:
@@ -53,7 +53,7 @@ def submit(plpy, run: str, source: str, model: str, label: str, features: List[s
             )
         _detach(
             plpy, pulse, call.engine, ledger, run, "select cerebro_internal.detached_fit($1, $2, $3, $4, $5, $6)",
-            run, call.table.name, model, label, call.table.features, options,
+            run, call.table.name, model, label, call.table.features, {**options, "init_from": call.options.init_from},
         )  # fmt: skip
     finally:
         ledger.link.close()

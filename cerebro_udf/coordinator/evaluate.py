@@ -12,9 +12,9 @@ from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator.load import Loader
 from cerebro_udf.coordinator.loop import cells
 from cerebro_udf.coordinator.segments import Segments
-from cerebro_udf.coordinator.source import Source, describe, kind_of
+from cerebro_udf.coordinator.source import describe, refuse_other_kinds
 from cerebro_udf.engines import engine_for
-from cerebro_udf.errors import BadData, WrongColumnType
+from cerebro_udf.errors import BadData
 from cerebro_udf.interrupts import Pulse
 
 _PUT = "select cerebro_internal.worker_put($1, $2)::text"
@@ -131,15 +131,3 @@ def judging(plpy, gd: dict, run: str, source: str, options: dict, metrics: Calla
         yield judge
     finally:
         segments.rest()
-
-
-def refuse_other_kinds(table: Source, encoders: dict) -> None:
-    """A table that a run is applied to must have columns of the kinds that it was trained on."""
-    for feature in encoders["features"]:
-        found = kind_of(table.types[feature["name"]])
-        if found != feature["kind"]:
-            raise WrongColumnType(
-                'column "%s" of table %s is of another kind than the run\'s' % (feature["name"], table.name),
-                "It is of type %s; the run was trained on a column of kind %s." % (table.types[feature["name"]], feature["kind"]),
-                "Cast it in a table of its own, or name another table.",
-            )

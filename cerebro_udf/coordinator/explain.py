@@ -10,12 +10,12 @@ import time
 from collections import Counter
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from cerebro_udf import encoders as encoding
 from cerebro_udf.coordinator import fit, forecast, programs, search
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator.load import Loader
 from cerebro_udf.coordinator.pilot import Pilot
 from cerebro_udf.coordinator.segments import Segments
+from cerebro_udf.coordinator.start import new_encoders
 from cerebro_udf.coordinator.study import Study
 from cerebro_udf.coordinator.trials import Maker, Trial, Unit, group
 from cerebro_udf.interrupts import Pulse
@@ -34,8 +34,8 @@ class Line(NamedTuple):
 
 def explain_fit(plpy, gd: dict, *arguments: Any) -> List[Line]:
     """Explain a call of ``fit``; arguments as for that, under the name of a run that is not begun."""
-    call = fit.check(plpy, *arguments)
-    options, definition = call.options, call.definition
+    call = fit.check(plpy, gd, *arguments)
+    options, definition = call.options, call.start.definition
     segments = Segments(plpy, gd, Pulse(plpy), call.engine, call.shards)
     segments.connect()
     segments.check_policies()
@@ -44,7 +44,7 @@ def explain_fit(plpy, gd: dict, *arguments: Any) -> List[Line]:
         clock = _Clock()
         loader = Loader(segments, call.table, options, call.run, options.nulls, options.validation, options.memory)
         stats = loader.load()
-        encoders = encoding.merge(loader.features, loader.label, stats, options.nulls, options.validation)
+        encoders = new_encoders(loader, stats, call.start.weights)
         programs.check_metrics(options.metrics, encoders)
         load_seconds = clock.lap()
         segments.start()

@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, List, Optional, Tuple
 
-from cerebro_udf import encoders as encoding
 from cerebro_udf import faults
 from cerebro_udf.catalog import Ledger
 from cerebro_udf.coordinator import options as run_options
@@ -18,7 +17,8 @@ from cerebro_udf.coordinator.loop import Loop
 from cerebro_udf.coordinator.progress import Progress
 from cerebro_udf.coordinator.scheduler import Scheduler
 from cerebro_udf.coordinator.segments import Segments
-from cerebro_udf.coordinator.source import Source, describe
+from cerebro_udf.coordinator.source import Source, describe, refuse_other_kinds
+from cerebro_udf.coordinator.start import Start, begin, new_encoders
 from cerebro_udf.coordinator.study import Study
 from cerebro_udf.coordinator.trials import Maker, shown
 from cerebro_udf.engines import engine_for
@@ -28,7 +28,6 @@ from cerebro_udf.errors import (
     ClientGone,
     InUse,
     InvalidArgument,
-    NotFound,
     ReadOnly,
     nearest,
 )
@@ -45,7 +44,7 @@ class Call:
 
     run: str
     model: str
-    definition: dict
+    start: Start
     table: Source
     options: run_options.Options
     seeded: bool  # whether the caller gave the seed
@@ -53,22 +52,25 @@ class Call:
     shards: List[Shard]
 
 
-def check(plpy, run: str, source: str, model: str, label: str, features: List[str], options: dict) -> Call:
+def check(plpy, gd: dict, run: str, source: str, model: str, label: str, features: List[str], options: dict) -> Call:
     """Check the arguments of fit, before anything starts."""
     refuse_read_only(plpy)
-    definition = _model(plpy, model)
-    parsed = run_options.parse(options, definition)
+    start = begin(plpy, gd, model, options)
+    parsed = run_options.parse(options, start.definition)
+    start.adopt(parsed, label)
     seeded = parsed.seed is not None
     if not seeded:
         parsed.seed = random.SystemRandom().randrange(2**31)
-    table = describe(plpy, source, features, label)
+    table = describe(plpy, source, start.features(features), label)
+    if start.earlier is not None:
+        refuse_other_kinds(table, start.earlier["encoders"])
     for column in parsed.encoders:
         if column not in table.features:
             raise InvalidArgument(
                 'option encoders names "%s", which is not a feature' % column, None, nearest(column, table.features)
             )
     engine = engine_for(plpy)
-    return Call(run, model, definition, table, parsed, seeded, engine, engine.shards(table, parsed.segments))
+    return Call(run, model, start, table, parsed, seeded, engine, engine.shards(table, parsed.segments))
 
 
 def former_run(ledger: Ledger, call: Call) -> Optional[dict]:
@@ -96,7 +98,7 @@ def fit(plpy, gd: dict, *arguments: Any) -> List[Row]:
     Returns:
         One row per trial, best first: (trial, metric, best epoch, params as JSON, state, error).
     """
-    call = check(plpy, *arguments)
+    call = check(plpy, gd, *arguments)
     pulse = Pulse(plpy)
     ledger = Ledger(plpy, pulse, call.engine)
     try:
@@ -109,8 +111,8 @@ def fit(plpy, gd: dict, *arguments: Any) -> List[Row]:
 
         def create() -> None:
             ledger.create(
-                None if former is None else former["id"], name=call.run, source=call.table.name, model=call.model,
-                definition=call.definition, label=call.table.label, features=call.table.features, options=call.options.to_json(),
+                None if former is None else former["id"], call.start.weights, name=call.run, source=call.table.name, model=call.model,
+                definition=call.start.definition, label=call.table.label, features=call.table.features, options=call.options.to_json(),
             )  # fmt: skip
 
         return _drive(plpy, pulse, ledger, segments, call.table, call.options, call.run, create)
@@ -153,7 +155,7 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: s
 def _refuse_other_run(former: dict, call: Call) -> None:
     """A run that is resumed must be the one that the call describes."""
     table = call.table
-    now = {"source": table.name, "label": table.label, "features": table.features, "model": call.definition, **call.options.to_json()}
+    now = {"source": table.name, "label": table.label, "features": table.features, "model": call.start.definition, **call.options.to_json()}
     then = {key: former[key] for key in ("source", "label", "features")}
     then.update(model=former["definition"], **former["options"])
     ignored = {"if_exists", "max_retries", "memory", "segments", "time_limit"} | (set() if call.seeded else {"seed"})
@@ -179,9 +181,9 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         progress = Progress(segments, ledger)
         segments.share_hosts()
         loader = Loader(segments, table, options, run, options.nulls, options.validation, options.memory)
-        stats, encoders = loader.load(), record["encoders"]
+        stats, encoders, weights = loader.load(), record["encoders"], ledger.weights(ledger.run)
         if encoders is None:
-            encoders = encoding.merge(loader.features, loader.label, stats, options.nulls, options.validation)
+            encoders = new_encoders(loader, stats, weights)
         else:
             verify([shard.segment for shard in segments.shards], record["plan"]["stats"], stats)
         segments.start()
@@ -202,7 +204,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
             plpy, pulse,
             {
                 "name": run, "epochs": options.epochs, "checkpoint": options.checkpoint, "seed": options.seed, "fuse": fuse,
-                "trials": (options.search or {}).get("trials"), "deadline": deadline,
+                "trials": (options.search or {}).get("trials"), "deadline": deadline, "weights": weights,
             },
             segments, ledger, scheduler, study, maker, rank, rows, options.max_retries,
             lambda number: loader.again(number, stats[number], encoders), progress,
@@ -238,17 +240,6 @@ def ranked(trials: List[dict], direction: str) -> List[Row]:
         trials, key=lambda t: (t["state"] == "failed", t["metric"] is None, sign * (t["metric"] or 0.0), t["trial"])
     )
     return [(t["trial"], t["metric"], t["best_epoch"], json.dumps(t["params"]), t["state"], t["error"]) for t in ordered]
-
-
-def _model(plpy, name: str) -> dict:
-    plan = plpy.prepare(
-        "select m.definition from cerebro_internal.visible_model m where m.name = $1 order by (m.owner = current_user) desc, m.id limit 1",
-        ["text"],
-    )
-    found = plpy.execute(plan, [name])
-    if not len(found):
-        raise NotFound('model "%s" does not exist' % name, None, "select model from cerebro.model; shows all models.")
-    return json.loads(found[0]["definition"])
 
 
 def refuse_read_only(plpy) -> None:

@@ -25,6 +25,7 @@ class Loader:
 
     def __init__(self, segments: Segments, table: Source, options: Options, key: str, nulls: str, validation: float, memory: Any):
         self.features, self.label = table.feature_specs(options.encoders), table.label_spec(options.task)
+        self.nulls, self.validation = nulls, validation
         self._segments, self._key, self._memory = segments, key, memory
         self._settings = {"run": key, "nulls": nulls, "seed": options.seed, "validation": validation}
 

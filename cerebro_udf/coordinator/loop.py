@@ -21,7 +21,6 @@ from cerebro_udf.coordinator.trials import Maker, Trial, Unit, group
 from cerebro_udf.errors import InvalidArgument, nearest
 from cerebro_udf.wire import MESSAGE_BYTES, finite
 
-INIT = "select report::text, state from cerebro_internal.worker_init($1)"
 GET = "select cerebro_internal.worker_get($1)"
 SUMMARIZE = "select cerebro_internal.worker_summarize($1, $2)::text"
 
@@ -219,7 +218,7 @@ class Loop:
                 self._initialized(order, unit)
 
         spec = {"run": self._run["name"], "program": trial.order["program"], "seed": trial.seed}
-        self._segments.post(order.shard, INIT, spec, then=received)
+        self._segments.post_init(order.shard, spec, self._run["weights"], received)
 
     def _initialized(self, order: Order, unit: Unit) -> None:
         if not unit.members:

@@ -82,6 +82,7 @@ class Options:
     encoders: Dict[str, Any] = field(default_factory=dict)
     max_retries: int = 2
     time_limit: Optional[float] = None  # seconds
+    init_from: Optional[Dict[str, Any]] = None
     early_stopping: Optional[Dict[str, Any]] = None
     reduce_on_plateau: Optional[Dict[str, Any]] = None
     fuse: Optional[bool] = None
@@ -121,6 +122,12 @@ def parse(options: Optional[dict], definition: dict) -> Options:
     _refuse_plateau_of_schedule(parsed)
     _refuse_several_clips(parsed)
     return parsed
+
+
+def parse_init_from(options: Optional[dict]) -> Optional[Dict[str, Any]]:
+    """Return option ``init_from`` as ``{"run", "trial"}``, checked ahead of the others: a run decides about some of them."""
+    given = (options or {}).get("init_from")
+    return None if given is None else _init_from("init_from", given)
 
 
 def parse_evaluate(options: Optional[dict], **more: Any) -> Dict[str, Any]:
@@ -349,6 +356,18 @@ def _encoders(key: str, value: Any) -> Dict[str, Any]:
     return result
 
 
+def _init_from(key: str, value: Any) -> Dict[str, Any]:
+    form = 'the name of a run or an alias, or {"run": "flights", "trial": 3}'
+    if isinstance(value, str):
+        value = {"run": value}
+    if not isinstance(value, dict) or set(value) - {"run", "trial"}:
+        raise _wrong(key, value, form)
+    run, trial = value.get("run"), value.get("trial")
+    if not isinstance(run, str) or not run.strip():
+        raise _wrong(key, value, form)
+    return {"run": run, "trial": None if trial is None else _integer(0)(key + ".trial", trial)}
+
+
 def _search(key: str, value: Any) -> dict:
     if not isinstance(value, dict):
         raise _wrong(key, value, '{"method": "grid", "space": {"units": [64, 256]}}')
@@ -391,6 +410,7 @@ _READERS: Dict[str, Callable[[str, Any], Any]] = {
     "learning_rate": _learning_rate,
     "encoders": _encoders,
     "max_retries": _integer(0),
+    "init_from": _init_from,
     "time_limit": _time_limit,
     "early_stopping": stopping.read,
     "reduce_on_plateau": stopping.read,

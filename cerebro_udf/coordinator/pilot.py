@@ -7,8 +7,8 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from cerebro_udf.coordinator import forecast
 from cerebro_udf.coordinator.links import Reply
-from cerebro_udf.coordinator.loop import GET, INIT, cells
-from cerebro_udf.coordinator.segments import Segments
+from cerebro_udf.coordinator.loop import GET, cells
+from cerebro_udf.coordinator.segments import INIT, Segments
 from cerebro_udf.coordinator.trials import Unit
 from cerebro_udf.errors import BadData
 

@@ -18,10 +18,9 @@ from cerebro_udf.catalog import leads_home
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator import target as targets
-from cerebro_udf.coordinator.evaluate import refuse_other_kinds
 from cerebro_udf.coordinator.links import pump, stop
 from cerebro_udf.coordinator.segments import STOP_SECONDS, Segments
-from cerebro_udf.coordinator.source import Source, describe
+from cerebro_udf.coordinator.source import Source, describe, refuse_other_kinds
 from cerebro_udf.engines import engine_for
 from cerebro_udf.engines.base import SELF, Engine
 from cerebro_udf.errors import CerebroError, InvalidArgument, NotReady, ReadOnly, WrongColumnType

@@ -25,6 +25,7 @@ IDLE_TIME = "1h"  # after which a warm link ends itself
 DEFAULT_MEMORY_SHARE = 0.5  # of what is available when the run begins, for all workers on a host together
 
 _START = "select cerebro_internal.worker_start($1)::text"
+INIT = "select report::text, state from cerebro_internal.worker_init($1)"
 _RELEASE = (
     "select cerebro_internal.worker_release()::text, (select pg_catalog.set_config(s.name, $1, false)"
     " from pg_catalog.pg_settings s where s.name = 'idle_session_timeout')"
@@ -267,10 +268,18 @@ class Segments:
         chunks = [chunk for state in states for chunk in state]
         whole = b"".join(chunks) if sum(sizes) <= MESSAGE_BYTES else None
         if whole is None:
-            for part, data in enumerate(chunks):
-                self.post(number, "select cerebro_internal.worker_put($1, $2)::text", part, data, then=lambda reply: None)
+            self._put(number, chunks)
         command = "select report::text, state from cerebro_internal.worker_visit($1, $2)"
         self.post(number, command, {**spec, "members": members}, whole, then=then)
+
+    def post_init(self, number: int, spec: dict, weights: List[bytes], then: Callable[[Reply], None]) -> None:
+        """Queue the making of a trial's first state; the chunks of what it begins from, if any, go ahead of it."""
+        self._put(number, weights)
+        self.post(number, INIT, {**spec, "weights": bool(weights)}, then=then)
+
+    def _put(self, number: int, chunks: List[bytes]) -> None:
+        for part, data in enumerate(chunks):
+            self.post(number, "select cerebro_internal.worker_put($1, $2)::text", part, data, then=lambda reply: None)
 
     def wait(self, numbers: Optional[List[int]] = None) -> None:
         """Hand out the replies of these links (all by default) until none is busy; when one fails they are all stopped."""

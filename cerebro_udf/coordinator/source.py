@@ -164,6 +164,22 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
     return Source(relation["oid"], relation["name"], relation["relkind"], types, list(features or []), label, carried)
 
 
+def refuse_other_kinds(table: Source, encoders: dict) -> None:
+    """A table that a run is applied to must have columns of the kinds that it was trained on.
+
+    Raises:
+        WrongColumnType.
+    """
+    for feature in encoders["features"]:
+        found = kind_of(table.types[feature["name"]])
+        if found != feature["kind"]:
+            raise WrongColumnType(
+                'column "%s" of table %s is of another kind than the run\'s' % (feature["name"], table.name),
+                "It is of type %s; the run was trained on a column of kind %s." % (table.types[feature["name"]], feature["kind"]),
+                "Cast it in a table of its own, or name another table.",
+            )
+
+
 def _relation(plpy, source: str) -> dict:
     found = plpy.execute(plpy.prepare(_RELATION, ["text"]), [source])
     if not len(found):

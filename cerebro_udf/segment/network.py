@@ -190,6 +190,11 @@ def bare(spec: dict, seed: int) -> keras.Model:
         return _model(config, encoders.model_part(spec["encoders"]))
 
 
+def snapshot(variable: keras.Variable) -> np.ndarray:
+    """Return a read-only snapshot without a copy: later assignments leave the tensor read here alone."""
+    return np.asarray(tf.convert_to_tensor(variable.value))
+
+
 def body_of(model: keras.Model, spec: dict) -> keras.Model:
     """Return the user's own model within what :func:`build` and :func:`bare` make of it: without the head for text codes."""
     return model.layers[-1] if encoders.model_part(spec["encoders"])["codes"] else model
@@ -197,7 +202,7 @@ def body_of(model: keras.Model, spec: dict) -> keras.Model:
 
 def _config(spec: dict) -> dict:
     """Return the definition rewritten from what is understood, nothing else; in the precision of the spec."""
-    config = definition.bind(_literal(spec["definition"]), {})
+    config = definition.bind(definition.literal(spec["definition"]), {})
     return config if _precision_of(spec) == "float32" else precision.follow(config)
 
 
@@ -221,15 +226,6 @@ def _precision(spec: dict) -> Iterator[None]:
 
 def _model(config: dict, part: dict) -> keras.Model:
     return _attach(keras.saving.deserialize_keras_object(config, safe_mode=True), part)
-
-
-def _literal(value: Any) -> Any:
-    """Escape text of a bound definition that begins with a dollar sign: it is no placeholder any more."""
-    if isinstance(value, str):
-        return "$" + value if value.startswith("$") else value
-    if isinstance(value, dict):
-        return {key: _literal(item) for key, item in value.items()}
-    return [_literal(item) for item in value] if isinstance(value, list) else value
 
 
 def example(part: dict, rows: int) -> Tuple[Any, np.ndarray]:

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from cerebro_udf import encoders
 from cerebro_udf.segment import network, serving, state
+from cerebro_udf.segment import weights as begun
 
 SLICE_SECONDS = 0.25  # the longest that a cancel waits, unless one minibatch takes longer
 SLICE_GROWTH = (
@@ -80,7 +81,7 @@ class Program:
         }
         # What optimizer and metrics begin with depends on no seed: kept from this first build.
         self._beginning = {
-            name: _constant(_numpy(variable)) for name, variable in self._named("optimizer", "metric").items()
+            name: _constant(network.snapshot(variable)) for name, variable in self._named("optimizer", "metric").items()
         }
         rate = network.learning_rate_variable(self.model.optimizer)
         self._rate_name = next(
@@ -96,15 +97,21 @@ class Program:
             for i, variable in enumerate(self._groups[group])
         }
 
-    def initial_state(self, seed: int, spec: Optional[dict] = None) -> bytes:
-        """Make a trial's first state: that of a freshly built model under this seed.
+    def initial_state(self, seed: int, spec: Optional[dict] = None, weights: Optional[bytes] = None) -> bytes:
+        """Make a trial's first state: that of a freshly built model under this seed, or with given weights.
 
         Args:
             seed: 0 <= seed < 2**31, see ``seeds.trial_seed``.
             spec: Of the same signature; its learning rate goes into the state. None: this program's own.
+            weights: See ``weights.assign``; the rest of the model, the optimizer and the generators begin anew.
+
+        Raises:
+            TrialFailed: the weights do not fit the model.
         """
         fresh = network.bare(spec or self.spec, seed)
-        arrays = {"model/%d" % i: _numpy(variable) for i, variable in enumerate(fresh.variables)}
+        if weights is not None:
+            begun.assign(fresh, network.body_of(fresh, self.spec), weights)
+        arrays = {"model/%d" % i: network.snapshot(variable) for i, variable in enumerate(fresh.variables)}
         arrays.update(self._beginning)
         if self._rate_name is not None:
             rate = network.learning_rate(spec or self.spec)
@@ -143,7 +150,7 @@ class Program:
     def get_state(self) -> bytes:
         """Return all variables as a state."""
         return self._pack(
-            {name: _numpy(variable) for name, variable in self._named("model", "optimizer", "metric").items()}
+            {name: network.snapshot(variable) for name, variable in self._named("model", "optimizer", "metric").items()}
         )
 
     def reset_metrics(self) -> None:
@@ -162,7 +169,7 @@ class Program:
 
     def accumulators(self) -> bytes:
         """Return the metric accumulators as a blob; those of disjoint rows add up (``state.add``)."""
-        return self._pack({name: _numpy(variable) for name, variable in self._named("metric").items()})
+        return self._pack({name: network.snapshot(variable) for name, variable in self._named("metric").items()})
 
     def results(self, accumulators: Optional[bytes] = None) -> Dict[str, Any]:
         """Return the metrics by Keras' names, ``loss`` first: floats, or lists for metrics of many values.
@@ -297,11 +304,6 @@ def _variables(model) -> Dict[str, list]:
         "optimizer": list(model.optimizer.variables),
         "metric": list(model.metrics_variables),
     }
-
-
-def _numpy(variable) -> np.ndarray:
-    """Return a read-only snapshot without a copy: later assignments leave the tensor read here alone."""
-    return np.asarray(tf.convert_to_tensor(variable.value))
 
 
 def _constant(array: np.ndarray) -> np.ndarray:

@@ -210,10 +210,11 @@ def _program(session: _Session, spec: dict):
 
 
 def init(plpy, gd: dict, spec: dict) -> Tuple[Report, Optional[bytes]]:
-    """Make a trial's first state from ``program`` and ``seed`` (``seeds.trial_seed``)."""
+    """Make a trial's first state from ``program``, ``seed`` (``seeds.trial_seed``) and what ``put`` received, if ``weights``."""
     session, seed = _session(gd), _whole(spec, "seed", 0, 2**31 - 1)
+    weights, session.incoming = b"".join(session.incoming) if spec.get("weights") else None, []
     try:
-        blob = _program(session, spec["program"]).initial_state(seed, spec["program"])
+        blob = _program(session, spec["program"]).initial_state(seed, spec["program"], weights)
     except TrialFailed as error:
         return {"status": "failed", "error": str(error)}, None
     return _reply(session, {"status": "ok", "error": None}, blob)

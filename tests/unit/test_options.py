@@ -37,6 +37,7 @@ def test_no_options_are_sensible_ones():
         "encoders": {},
         "max_retries": 2,
         "time_limit": None,
+        "init_from": None,
         "early_stopping": None,
         "reduce_on_plateau": None,
         "fuse": None,

@@ -1,0 +1,148 @@
+"""Where the trials of a run begin: anew, from the weights of an imported model, or from those of an earlier run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import List, Optional
+
+from cerebro_udf import definition as definitions
+from cerebro_udf import encoders as encoding
+from cerebro_udf import stored
+from cerebro_udf.coordinator import search
+from cerebro_udf.coordinator.load import Loader
+from cerebro_udf.coordinator.options import Options, parse_init_from
+from cerebro_udf.errors import InvalidArgument, NotFound
+from cerebro_udf.segment import state
+from cerebro_udf.wire import MESSAGE_BYTES
+
+_MODEL = """
+select m.id, m.definition from cerebro_internal.visible_model m where m.name = $1 order by m.owner = current_user desc, m.id limit 1
+"""
+_WEIGHTS = "select w.data from cerebro_internal.visible_model_weights w where w.model = $1 order by w.chunk"
+
+
+@dataclass
+class Start:
+    """What the trials of a run begin from.
+
+    Attributes:
+        definition: The model; what an earlier run fixes is filled in.
+        weights: Chunks of a blob for ``segment.weights.assign``; none where trials begin anew.
+        earlier: The record of the earlier run, None where there is none.
+        trial: The number of its trial.
+    """
+
+    definition: dict
+    weights: List[bytes] = field(default_factory=list)
+    earlier: Optional[dict] = None
+    trial: Optional[int] = None
+
+    def features(self, given: List[str]) -> List[str]:
+        """The features of a call: those of the earlier run, whose weights mean nothing else.
+
+        Raises:
+            InvalidArgument: the call lists others.
+        """
+        if self.earlier is None or given == ["*"]:
+            return given if self.earlier is None else self.earlier["features"]
+        if given != self.earlier["features"]:
+            raise InvalidArgument(
+                'run "%s" was trained on other features' % self.earlier["name"],
+                "Its features are %s, in this order." % ", ".join('"%s"' % name for name in self.earlier["features"]),
+                "List these, or leave features out; or leave option init_from out.",
+            )
+        return given
+
+    def adopt(self, options: Options, label: str) -> None:
+        """Let an earlier run decide about the options that say how rows are encoded, and name it in ``init_from``.
+
+        Raises:
+            InvalidArgument: the call wants something else.
+        """
+        if self.earlier is None:
+            return
+        options.init_from = {"run": self.earlier["name"], "trial": self.trial}
+        encoders, task = self.earlier["options"]["encoders"], self.earlier["encoders"]["label"]["task"]
+        for key, given, kept in (
+            ("encoders", options.encoders or encoders, encoders),
+            ("task", options.task or task, task),
+            ("label", label, self.earlier["label"]),
+        ):
+            if given != kept:
+                raise InvalidArgument(
+                    'run "%s" was trained with another %s' % (self.earlier["name"], key),
+                    "It was %s; rows are encoded as they were for that run." % json.dumps(kept),
+                    "Leave it as it was, or leave option init_from out.",
+                )
+        options.encoders, options.task = encoders, task
+
+
+def begin(plpy, gd: dict, model: str, options: Optional[dict]) -> Start:
+    """Find the model, and what its trials begin from.
+
+    Raises:
+        NotFound, NotReady: no such model, or earlier run; or that one has no finished epoch.
+        InvalidArgument: the earlier run's model has other weights than this one.
+    """
+    found = plpy.execute(plpy.prepare(_MODEL, ["text"]), [model])
+    if not len(found):
+        raise NotFound('model "%s" does not exist' % model, None, "select model from cerebro.model; shows all models.")
+    definition = json.loads(found[0]["definition"])
+    given = parse_init_from(options)
+    if given is None:
+        rows = plpy.execute(plpy.prepare(_WEIGHTS, ["int4"]), [found[0]["id"]])
+        return Start(definition, [row["data"] for row in rows])
+    chosen, record, chunks = stored.read(plpy, gd, given["run"], given["trial"])
+    return Start(_matching(model, definition, record, options), _weights(record, chunks), record, chosen.trial)
+
+
+def new_encoders(loader: Loader, stats: List[dict], weights: List[bytes]) -> dict:
+    """The encoders of a run that has none yet: those that came with its weights, or made of what its shards report.
+
+    Raises:
+        CerebroError: see ``encoders.merge`` and ``encoders.reuse``.
+    """
+    kept = state.unpack(b"".join(weights))[1].get("encoders") if weights else None
+    if kept is not None:
+        return encoding.reuse(json.loads(kept), stats, loader.nulls, loader.validation)
+    return encoding.merge(loader.features, loader.label, stats, loader.nulls, loader.validation)
+
+
+def chunks(blob: bytes) -> List[bytes]:
+    """A blob in parts that fit a message."""
+    return [blob[at : at + MESSAGE_BYTES] for at in range(0, len(blob), MESSAGE_BYTES)]
+
+
+def _weights(record: dict, state_chunks: List[bytes]) -> List[bytes]:
+    arrays, _ = state.unpack(b"".join(state_chunks))
+    model = {name: array for name, array in arrays.items() if name.startswith("model/")}
+    return chunks(state.pack(model, {"encoders": json.dumps(record["encoders"])}))
+
+
+def _matching(model: str, definition: dict, record: dict, options: Optional[dict]) -> dict:
+    """The definition, its placeholders filled with the earlier trial's values where this call searches for none."""
+    given = (options or {}).get("search")
+    space = given.get("space") if isinstance(given, dict) else None
+    searched = set(space) if isinstance(space, dict) else set()
+    values = {"classes": encoding.n_classes(record["encoders"]), "input_shape": encoding.input_shape(record["encoders"])}
+    values.update(search.resolve(Options.from_json(record["options"]), record["params"])["model_values"])
+    before = definitions.bind(record["definition"], values)
+    then = definitions.matched(definition, before)
+    filled = definitions.fill(definition, {name: value for name, value in then.items() if name not in searched | definitions.FROM_DATA})
+    now = definitions.shaping(definitions.fill(filled, {name: value for name, value in values.items() if name in definitions.FROM_DATA}))
+    varied = sorted(definitions.placeholders(now) & searched)
+    if varied:
+        raise InvalidArgument(
+            'the search varies "%s", which shapes the weights that trials begin from' % varied[0],
+            'The trial of run "%s" has %s.' % (record["name"], json.dumps(then.get(varied[0]))),
+            "Leave the axis out: the placeholder keeps that value.",
+        )
+    other = definitions.difference(definitions.shaping(definitions.literal(before)), now)
+    if other is not None:
+        raise InvalidArgument(
+            'model "%s" has other weights than that of run "%s"' % (model, record["name"]),
+            "They differ at %s." % other,
+            "Name the model that the run was trained with, or leave option init_from out.",
+        )
+    return filled
