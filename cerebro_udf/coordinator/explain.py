@@ -49,7 +49,7 @@ def explain_fit(plpy, gd: dict, *arguments: Any) -> List[Line]:
         load_seconds = clock.lap()
         segments.start()
         start_seconds = clock.lap()
-        held = loader.encode(encoders)
+        sizes = loader.encode(encoders)
         load_seconds += clock.lap()
         rows = [(s["train_rows"], s["validation_rows"]) for s in stats]
         rank = run_options.rank(options, any(held for _, held in rows))
@@ -66,11 +66,11 @@ def explain_fit(plpy, gd: dict, *arguments: Any) -> List[Line]:
         resident = [fact["resident_bytes"] for fact in segments.call("select cerebro_internal.worker_hello()::text")]
     finally:
         segments.rest()
-    forecasted = _Forecast(options, rows, units, tried, pilot.failures, window)
+    found = _Forecast(options, rows, units, tried, pilot.failures)
     return [
-        *_counts(options, stats, trials, units, forecasted, pilot.failures),
-        *_memory(stats, held, resident, trials if window is None else trials[:window], forecasted, len(tried)),
-        *_times(forecasted, load_seconds, start_seconds, pilot_seconds),
+        *_counts(options, stats, trials, units, found, pilot.failures),
+        *_memory(stats, sizes, resident, trials if window is None else trials[:window], found, len(tried)),
+        *_times(found, load_seconds, start_seconds, pilot_seconds),
     ]
 
 
@@ -121,8 +121,7 @@ class _Forecast:
         state_bytes: Of the largest state.
     """
 
-    def __init__(self, options, rows, units: Sequence[Unit], tried: Dict[str, List[forecast.Measured]], failures: Dict[str, str],
-                 window: Optional[int]):  # fmt: skip
+    def __init__(self, options, rows, units: Sequence[Unit], tried: Dict[str, List[forecast.Measured]], failures: Dict[str, str]):
         costs = {key: list(measured) for key, measured in tried.items()}
         average = [forecast.mean([measured[segment] for measured in tried.values()]) for segment in range(len(rows))]
         keys: List[str] = []
@@ -143,7 +142,7 @@ class _Forecast:
         self.state_bytes = max(m.state_bytes for measured in tried.values() for m in measured)
         self.trace_seconds = max(sum(measured[segment].trace for measured in tried.values()) for segment in range(len(rows)))
         self.seconds, self.visits = forecast.seconds(
-            rows, options.epochs, options.order, options.seed, keys, {key: costs[key] for key in keys}, warm, window
+            rows, options.epochs, options.order, options.seed, keys, {key: costs[key] for key in keys}, warm
         )
 
 

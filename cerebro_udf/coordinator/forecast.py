@@ -6,11 +6,11 @@ a first state there, and in which units trials move. It takes every trial throug
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Sequence, Set, Tuple
+from typing import Dict, Sequence, Set, Tuple
 
 from cerebro_udf.coordinator.scheduler import Order, Scheduler
+from cerebro_udf.coordinator.simulate import simulate
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ def mean(measured: Sequence[Measured]) -> Measured:
 
 def seconds(
     rows: Sequence[Tuple[int, int]], epochs: int, policy: str, seed: int, units: Sequence[str], costs: Dict[str, Sequence[Measured]],
-    warm: Set[str], at_once: Optional[int] = None,
+    warm: Set[str],
 ) -> Tuple[float, int]:  # fmt: skip
-    """Play a run through.
+    """Play a run through, all units at once.
 
     Args:
         rows: To train on and for validation, of each shard.
@@ -80,18 +80,15 @@ def seconds(
         units: What each unit is like, in order; a key of ``costs``.
         costs: For each segment.
         warm: Keys whose programs are there already, on every segment.
-        at_once: So many units are under way at most; None: all.
 
     Returns:
         (seconds from the first order to the end, visits made).
     """
     scheduler = Scheduler([a for a, _ in rows], [b for _, b in rows], epochs, policy, seed)
-    waiting = list(range(len(units)))[::-1]
-    running: Set[int] = set()
+    for number in range(len(units)):
+        scheduler.add(number)
     traced = {(key, segment) for key in warm for segment in range(len(rows))}
     begun: Set[int] = set()
-    free, now, visits = set(range(len(rows))), 0.0, 0
-    out: List[Tuple[float, int, Order]] = []  # end, tie, order
 
     def duration(order: Order) -> float:
         key = units[order.trial]
@@ -105,21 +102,5 @@ def seconds(
             taken += cost.first_states
         return taken
 
-    while True:
-        while waiting and (at_once is None or len(running) < at_once):
-            number = waiting.pop()
-            running.add(number)
-            scheduler.add(number)
-        for order in scheduler.orders(sorted(free)):
-            free.remove(order.shard)
-            visits += 1
-            heapq.heappush(out, (now + duration(order), visits, order))
-        if not out:
-            return now, visits
-        now, _, order = heapq.heappop(out)
-        free.add(order.shard)
-        scheduler.done(order, duration(order))  # by now without what comes once only
-        if scheduler.epoch_ready(order.trial):
-            scheduler.next_epoch(order.trial)
-            if order.epoch == epochs:
-                running.remove(order.trial)
+    made = simulate(scheduler, duration)
+    return made.seconds, made.visits

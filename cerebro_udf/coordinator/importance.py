@@ -50,8 +50,8 @@ def _metric(record: dict, wanted: Any) -> Tuple[str, int, List[Any]]:
     if wanted is None:
         name, direction = record["rank_metric"], record["rank_direction"]
         name = name[len("val_") :] if name.startswith("val_") else name
-        trained = record["options"]["metrics"]
-        found = [metric for metric in trained or () if definition.metric_name(metric) == name]
+        trained = [*(record["options"]["metrics"] or ()), *(record["options"].get("weighted_metrics") or ())]
+        found = [metric for metric in trained if definition.metric_name(metric) == name]
         wanted = found[0] if found else name
     elif wanted == "loss":
         name, direction = "loss", "min"

@@ -20,12 +20,11 @@ def test_program_that_is_not_there_is_made_once_on_each_segment():
 
 
 @pytest.mark.parametrize("policy", ["fastest", "fixed", "random"])
-@pytest.mark.parametrize("at_once", [None, 3])
-def test_forecast_lies_between_the_busiest_segment_and_the_sum(policy, at_once):
+def test_forecast_lies_between_the_busiest_segment_and_the_sum(policy):
     slow = Measured(Cost(0.5, 0.03), Cost(0.5, 0.001), 0.0, 0.0, 1, False)
     rows, units = [(100, 10), (50, 0), (70, 10)], ["a", "b"] * 4
     costs = {"a": [ONE, ONE, slow], "b": [slow, slow, slow]}
-    taken, visits = seconds(rows, 2, policy, 1, units, costs, {"a", "b"}, at_once)
+    taken, visits = seconds(rows, 2, policy, 1, units, costs, {"a", "b"})
     assert visits == 8 * 2 * 5
     work = [
         2 * sum(costs[u][s].train.of(r) + (costs[u][s].validate.of(h) if h else 0) for u in units) for s, (r, h) in enumerate(rows)
