@@ -141,6 +141,12 @@ class SegmentUnreachable(CerebroError):
     sqlstate = "08006"
 
 
+class TooManyConnections(SegmentUnreachable):
+    """A server has too few connections left for the sessions of a run."""
+
+    sqlstate = "53300"
+
+
 class SegmentNotReady(CerebroError):
     """A segment lacks the extension, or has another version of it."""
 

@@ -10,6 +10,18 @@ return entry.worker(plpy, GD, "hello")
 $$;
 COMMENT ON FUNCTION cerebro_internal.worker_hello() IS 'Versions, cores and memory of this node; starts nothing';
 
+CREATE OR REPLACE FUNCTION cerebro_internal.worker_claim(
+    spec jsonb
+)
+RETURNS jsonb
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.worker(plpy, GD, "claim", spec)
+$$;
+COMMENT ON FUNCTION cerebro_internal.worker_claim(jsonb) IS 'Count among the workers of this host until released; tells what others leave of it';
+
 CREATE OR REPLACE FUNCTION cerebro_internal.worker_start(
     spec jsonb
 )

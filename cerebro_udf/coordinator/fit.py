@@ -179,7 +179,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         take()
         record = ledger.record()
         progress = Progress(segments, ledger)
-        segments.share_hosts()
+        segments.share_hosts(steady=options.order == "fixed")
         loader = Loader(segments, table, options, run, options.nulls, options.validation, options.memory)
         stats, encoders, weights = loader.load(), record["encoders"], ledger.weights(ledger.run)
         if encoders is None:

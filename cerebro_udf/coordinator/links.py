@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Deque, Dict, Iterable, List, Optional, Sequence, Tuple
 
-from cerebro_udf.errors import CerebroError, NotAuthenticated, SegmentUnreachable
+from cerebro_udf.errors import CerebroError, NotAuthenticated, SegmentUnreachable, TooManyConnections
 from cerebro_udf.wire import PROGRESS_PREFIX
 
 TURN_SECONDS = 0.05  # how long a poll may last before interrupts are looked at
@@ -398,6 +398,7 @@ def _let_in(address: Address) -> NotAuthenticated:
 # Before a session begins, libpq gives an error's text and no SQLSTATE. Only sentences that can mean nothing else count.
 _WRONG_PASSWORD = re.compile(r"FATAL:  (password authentication failed|\w+ authentication failed)")
 _NOT_LET_IN = re.compile(r"FATAL:  (no pg_hba\.conf entry|pg_hba\.conf rejects)")
+_NO_SLOT = re.compile(r"FATAL:  (sorry, too many clients already|too many connections for|remaining connection slots)")
 _NO_ROLE = re.compile(r'FATAL:  role ".*" (does not exist|is not permitted to log in)')
 
 
@@ -433,6 +434,9 @@ def _connection_error(address: Address, text: str, needs_password: bool, used_pa
         return NotAuthenticated(
             title, text, 'Create it on the server at %s: CREATE ROLE "%s" LOGIN PASSWORD …;' % (address, address.user.replace('"', '""'))
         )
+    if _NO_SLOT.search(text):
+        hint = "Wait until other runs have ended or sessions were closed, or raise the limit at %s." % address
+        return TooManyConnections('server "%s" has no connection left' % address.name, text, hint)
     hint = "See that the server at %s is up; select * from cerebro.doctor() checks every node." % address
     if "FATAL:  " in text:
         hint = "The server at %s is up and says what is amiss; try again once that is mended." % address

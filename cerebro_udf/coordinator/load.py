@@ -1,13 +1,18 @@
-"""Have segments read their shards: once for a run, and once more where a session was lost."""
+"""Have segments read their shards: once for a run, and once more where a session was lost or replaced."""
 
 from __future__ import annotations
 
+import json
 from typing import Any, List, Optional, Sequence
 
+from cerebro_udf.coordinator.links import Reply
 from cerebro_udf.coordinator.options import Options
 from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.source import Source
 from cerebro_udf.errors import DataChanged
+
+_LOAD = "select cerebro_internal.worker_load($1)::text"
+_ENCODE = "select cerebro_internal.worker_encode($1)::text"
 
 
 class Loader:
@@ -31,11 +36,11 @@ class Loader:
 
     def load(self, numbers: Optional[List[int]] = None) -> List[dict]:
         """Have segments (all by default) read their shards; gives each shard's statistics."""
-        return self._segments.call("select cerebro_internal.worker_load($1)::text", self._spec, numbers=numbers)
+        return self._segments.call(_LOAD, self._spec, numbers=numbers)
 
     def _spec(self, number: int) -> dict:
         return {
-            **self._settings, "features": self.features, "label": self.label,
+            **self._settings, "group": self._segments.group, "features": self.features, "label": self.label,
             "reads": [read.spec() for read in self._segments.shards[number].reads],
             "memory_bytes": self._segments.memory_bytes(number, self._memory),
         }  # fmt: skip
@@ -43,13 +48,22 @@ class Loader:
     def encode(self, encoders: dict, numbers: Optional[List[int]] = None) -> List[int]:
         """Turn what was read into arrays, with the merged statistics; gives the bytes of each segment's."""
         spec = {"run": self._key, "encoders": encoders}
-        reports = self._segments.call("select cerebro_internal.worker_encode($1)::text", spec, numbers=numbers)
+        reports = self._segments.call(_ENCODE, spec, numbers=numbers)
         return [report["bytes"] for report in reports]
 
     def again(self, number: int, before: dict, encoders: dict) -> None:
-        """Read and encode one shard in a fresh session, and see that it is the same."""
-        verify([self._segments.shards[number].segment], [before], self.load([number]))
-        self.encode(encoders, [number])
+        """Have a fresh session in place of the one before read and encode a shard; raises when it is not the same.
+
+        Nothing is waited for: the link is busy until all is done.
+        """
+
+        def loaded(reply: Reply) -> None:
+            verify([self._segments.shards[number].segment], [before], [json.loads(reply.rows[0][0])])
+
+        self._segments.links[number].close()
+        self._segments.reopen(number)
+        self._segments.post(number, _LOAD, self._spec(number), then=loaded)
+        self._segments.post(number, _ENCODE, {"run": self._key, "encoders": encoders}, then=lambda reply: None)
 
 
 def verify(segments: Sequence[str], before: Sequence[dict], now: Sequence[dict]) -> None:

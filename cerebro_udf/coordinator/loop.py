@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from cerebro_udf import faults
 from cerebro_udf.catalog import Ledger
@@ -41,7 +41,7 @@ class Loop:
         rank: Metric name and ``min`` or ``max``.
         rows: Rows to train on and rows for validation, of each shard.
         retries: How many lost links are repaired before the run fails.
-        reload: Reads and encodes one shard again, in a fresh session of its segment.
+        reload: Has a fresh session of a segment read and encode its shard again, and does not wait for it.
         progress: Publishes where the run stands.
     """
 
@@ -61,7 +61,7 @@ class Loop:
         self._summaries: Dict[int, Unit] = {}  # segment -> the unit whose validation it summarizes
         self._sent_at: Dict[int, float] = {}  # segment -> when its visit was ordered
         self._progress = progress
-        self._repaired: Optional[int] = None  # the segment whose link is being opened again
+        self._grown: Set[int] = set()  # segments whose session a fresh one is to replace
         self.out_of_time = False  # whether time_limit has ended it
         self._visits_done = self._visits_ended = self._ended = 0  # visits: in all, of trials that have ended; such trials
         self._visits_per_trial = run["epochs"] * (len(rows) + self._validated)
@@ -147,6 +147,9 @@ class Loop:
         if self._ledger.full or not self._more():
             return
         self._ask()
+        for number in [n for n in self._grown if not self._links[n].busy]:
+            self._grown.remove(number)
+            self._reload(number)
         free = [n for n, link in enumerate(self._links) if not link.busy]
         for order in self._scheduler.orders(free) if free else ():
             unit = self._units[order.trial]
@@ -253,19 +256,12 @@ class Loop:
 
     def _repair(self, link: Link, error: LinkBroken) -> None:
         """Open a lost link again and order its visit anew; the states before that visit are still here."""
-        number = self._repaired = self._links.index(link)
-        while True:
-            if self._retries <= 0:
-                raise error
-            self._retries -= 1
-            self._plpy.notice("%s (%s); trying again" % (error.message, error.detail))
-            try:
-                self._segments.reopen(number)
-                self._reload(number)
-                break
-            except LinkBroken as again:
-                error = again
-        self._repaired = None
+        number = self._links.index(link)
+        if self._retries <= 0:
+            raise error
+        self._retries -= 1
+        self._plpy.notice("%s (%s); trying again" % (error.message, error.detail))
+        self._reload(number)
         order, unit = self._current.pop(number, (None, None))
         if order is not None:
             if self._units.get(unit.number) is unit:
@@ -322,6 +318,8 @@ class Loop:
                 self._ledger.visit_end(trial.number, order.epoch, "validate", order.shard, line, None, [], then=lambda: None)
         if order.phase == "train":
             unit.done.append(order.shard)
+        if self._segments.grown(order.shard, report):
+            self._grown.add(order.shard)
         if self._units.get(unit.number) is not unit:  # the last member failed
             return
         self._scheduler.done(order, busy)
@@ -489,7 +487,7 @@ class Loop:
         for number, link in enumerate(self._links):
             order, _ = self._current.get(number, (None, None))
             line = {"segment": self._segments.shards[number].segment}
-            if number == self._repaired:
+            if order is None and link.busy and number not in self._summaries:
                 line = loading(line["segment"])
             elif order is not None:
                 line.update(

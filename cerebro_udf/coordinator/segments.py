@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shlex
 import time
 from itertools import accumulate
@@ -10,6 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import cerebro_udf
 from cerebro_udf.catalog import raise_remote
+from cerebro_udf.coordinator import sharing
 from cerebro_udf.coordinator.links import Address, Link, RemoteError, Reply, configure, pump, stop
 from cerebro_udf.coordinator.options import parse_bytes
 from cerebro_udf.engines.base import Engine, Shard
@@ -103,6 +105,7 @@ class Segments:
         for shard in shards:
             slot = slots[shard.server] = slots.get(shard.server, -1) + 1
             self._keys.append((addresses[shard.server], slot))
+        self.group = "%016x" % random.SystemRandom().getrandbits(64)  # what the workers of this call have in common
         self.links: List[Link] = []
         self.meanwhile: Callable[[], None] = lambda: None  # what goes on while segments are waited for
 
@@ -115,7 +118,7 @@ class Segments:
         """Open what is not open, and check extension and version on every segment.
 
         Raises:
-            NotAuthenticated, SegmentUnreachable, SegmentNotReady.
+            NotAuthenticated, SegmentUnreachable, TooManyConnections, SegmentNotReady.
         """
         try:
             self._connect()
@@ -124,8 +127,10 @@ class Segments:
             raise
 
     def _connect(self) -> None:
-        for key in self._keys:
+        for number, key in enumerate(self._keys):
             self.links.append(self._open(key))
+            if key[1] == 0:
+                self._refuse_few_connections(number)
         facts = self.call("select cerebro_internal.worker_hello()::text")
         for link, fact in zip(self.links, facts):
             link.facts = fact
@@ -135,6 +140,15 @@ class Segments:
                     "It runs %s, the coordinator %s." % (fact["cerebro"], cerebro_udf.__version__),
                     "Install version %s there." % cerebro_udf.__version__,
                 )
+
+    def _refuse_few_connections(self, number: int) -> None:
+        """See, once the first session of a server is there, that it has room for the further ones."""
+        address = self._keys[number][0]
+        keys = [key for key in self._keys if key[0] == address]
+        needed = [key for key in keys[1:] if key not in self._warm or not self._warm[key].alive]
+        if needed:
+            figures = self.call(sharing.CONNECTIONS, numbers=[number])[0]
+            sharing.refuse_few_connections(address, figures, len(keys) - len(needed), len(needed))
 
     def _open(self, key: Tuple[Address, int]) -> Link:
         """A link that is idle, holds no shard and stays however long its turn takes: the warm one, unless it has died."""
@@ -165,21 +179,34 @@ class Segments:
         self._warm[key] = link
         return link
 
-    def share_hosts(self) -> None:
-        """Share the cores and the memory of each host out among the workers on it; comes before loading."""
-        workers: Dict[str, int] = {}
-        for link in self.links:
-            workers[link.facts["boot_id"]] = workers.get(link.facts["boot_id"], 0) + 1
+    def share_hosts(self, steady: bool = False) -> None:
+        """Share the cores and the memory of each host out among all workers on it, those of other runs too; before loading.
+
+        Args:
+            steady: Threads must not depend on other runs, since results may depend on threads.
+        """
+        hosts: Dict[str, List[int]] = {}
         for number, link in enumerate(self.links):
-            threads = max(1, link.facts["cores"] // workers[link.facts["boot_id"]])
-            if link.facts.get("threads") not in (None, threads):
-                # TensorFlow's thread count is fixed once it runs: begin with a fresh session.
-                link.close()
-                facts = link.facts
-                self.links[number] = link = self._open(self._keys[number])
-                link.facts = facts
-            link.facts["threads"] = threads
-            link.facts["workers_on_host"] = workers[link.facts["boot_id"]]
+            hosts.setdefault(link.facts["boot_id"], []).append(number)
+        claims = self.call("select cerebro_internal.worker_claim($1)::text", {"group": self.group})
+        for numbers in hosts.values():
+            others = max(claims[number]["others"] for number in numbers)
+            for number in numbers:
+                facts = self.links[number].facts
+                warm = facts["threads"]
+                facts["threads"] = sharing.threads(facts["cores"], len(numbers), others, warm, steady)
+                facts["memory_available"] = claims[number]["memory_available"]
+                facts["workers_on_host"] = len(numbers)
+                facts["growth_bytes"] = sharing.growth_bytes(facts["memory_total"], len(numbers) + others)
+                if warm not in (None, facts["threads"]) or self.grown(number, facts):
+                    # TensorFlow's thread count is fixed once it runs, and programs stay for ever: begin with a fresh session.
+                    self.links[number].close()
+                    self.links[number] = self._open(self._keys[number])
+                    self.links[number].facts = facts
+
+    def grown(self, number: int, report: dict) -> bool:
+        """Whether a fresh session should take the place of this one, by what it reports of itself."""
+        return sharing.grown(report, self.links[number].facts["growth_bytes"])
 
     def start(self) -> None:
         """Start TensorFlow in every worker. This takes seconds: after loading, so that unusable data is told at once."""
@@ -297,7 +324,9 @@ class Segments:
         return segment_error(reply.error, self.shards[self.links.index(reply.link)].segment, reply.link.address)
 
     def reopen(self, number: int) -> None:
-        """Open a lost link again, with TensorFlow started; a server that is recovering is given time.
+        """Open a link again in place of one that was lost or closed, and have TensorFlow start there, which is not waited for.
+
+        A server that is recovering is given time.
 
         Raises:
             SegmentUnreachable, NotAuthenticated, SegmentNotReady: it did not come back.
@@ -307,9 +336,7 @@ class Segments:
         while True:
             try:
                 self.links[number] = self._open(self._keys[number])
-                self.links[number].facts = facts
-                self.call(_START, {"threads": facts["threads"]}, numbers=[number])
-                return
+                break
             except SegmentUnreachable:
                 if time.monotonic() > deadline:
                     raise
@@ -317,6 +344,8 @@ class Segments:
             while time.monotonic() < pause:
                 self.check()
                 time.sleep(0.02)
+        self.links[number].facts = facts
+        self.post(number, _START, {"threads": facts["threads"]}, then=lambda reply: None)
 
     def sizes(self, number: int, query: str, relations: List[str]) -> Tuple[int, int]:
         """Rows (the server's estimate) and bytes of relations on one segment."""

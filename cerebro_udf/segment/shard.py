@@ -337,7 +337,7 @@ def read(plpy, spec: dict, pulse: Callable[[], None] = lambda: None) -> Shard:
         plpy: PL/Python's module.
         spec: ``reads`` ``[{"relation": quoted qualified name, "where": SQL or None, "columns": {source
             column: name there}}]``, ``features`` and ``label`` (column specs), ``nulls`` (``error`` or ``skip``),
-            ``seed``, ``validation`` (fraction), ``memory_bytes`` (or None).
+            ``seed``, ``validation`` (fraction), ``memory_bytes`` (or None), ``promised_bytes`` (to other runs).
         pulse: Called after every fetch; may raise.
 
     Raises:
@@ -514,10 +514,14 @@ class _Reader:
         if needed > limit:
             raise OutOfMemory(
                 "the shard does not fit the memory that this run may use on its segment",
-                detail="The first %d rows take %s MB, raw and encoded; %s MB are allowed."
-                % (rows, _megabytes(needed), _megabytes(limit)),
+                detail="The first %d rows take %s MB, raw and encoded; %s MB are allowed%s."
+                % (rows, _megabytes(needed), _megabytes(limit), self._promised()),
                 hint='Raise the option "memory", use fewer columns, or spread the table over more segments.',
             )
+
+    def _promised(self) -> str:
+        others = self.spec.get("promised_bytes")
+        return " and %s MB promised to other runs that load here now" % _megabytes(others) if others else ""
 
 
 def _raw_bytes(columns: List[_Column]) -> int:

@@ -21,7 +21,7 @@ import cerebro_udf
 from cerebro_udf import encoders, faults
 from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory, TrialFailed
 from cerebro_udf.interrupts import Pulse
-from cerebro_udf.segment import memory, seeds, shard, state
+from cerebro_udf.segment import memory, seeds, shard, sharing, state
 from cerebro_udf.segment.importing import apart
 from cerebro_udf.wire import MESSAGE_BYTES, PROGRESS_PREFIX, finite, parts
 
@@ -46,6 +46,15 @@ class _Session:
         self.permutations: Dict[Tuple[int, ...], np.ndarray] = {}
         self.judged: Any = None  # of ``segment.judge``
         self.predictors: Dict[str, Any] = {}  # by what they were made of; the last few
+        self.entry = sharing.Entry()
+        self.group = ""  # of the run's workers, for the entry
+        self.shard_bytes = 0
+        self.visits = 0  # made by this session
+        self.bare_bytes: Optional[int] = None  # resident before the first program
+
+    def grown_bytes(self) -> int:
+        """What this process has taken beside TensorFlow and the shard: programs, above all, which stay for ever."""
+        return 0 if self.bare_bytes is None else max(0, memory.resident() - self.bare_bytes - self.shard_bytes)
 
     def permutation(self, *key: int) -> np.ndarray:
         """Return ``seeds.permutation`` of this key; every trial asks for the same ones, so the last few are kept."""
@@ -80,6 +89,9 @@ def hello(plpy, gd: dict) -> Report:
         "pid": os.getpid(),
         "threads": _session(gd).threads,
         "resident_bytes": memory.resident(),
+        "programs": len(_session(gd).programs),
+        "visits": _session(gd).visits,
+        "grown_bytes": _session(gd).grown_bytes(),
     }
 
 
@@ -97,6 +109,21 @@ def _whole(spec: dict, name: str, low: int, high: int) -> int:
             "Call cerebro.fit, which asks workers for what they can do.",
         )
     return value
+
+
+def claim(plpy, gd: dict, spec: dict) -> Report:
+    """Show other runs that this session works, until ``release``, and tell what they leave of the host.
+
+    Args:
+        spec: ``group``, which the workers of one run have in common.
+
+    Returns:
+        ``others``, workers of other runs here, and ``memory_available``, without what those were promised.
+    """
+    session = _session(gd)
+    session.group = spec["group"]
+    others, promised = session.entry.write(session.group, 0)
+    return {"others": others, "memory_available": max(0, memory.available() - promised)}
 
 
 def start(plpy, gd: dict, spec: dict) -> Report:
@@ -139,7 +166,7 @@ def load(plpy, gd: dict, spec: dict) -> Report:
     """Read this segment's shard for a run; what another run had loaded is dropped.
 
     Args:
-        spec: ``run``, and what ``shard.read`` wants.
+        spec: ``run``, ``group`` (see ``claim``), and what ``shard.read`` wants.
 
     Returns:
         The shard's statistics, for ``encoders.merge``.
@@ -147,8 +174,11 @@ def load(plpy, gd: dict, spec: dict) -> Report:
     session = _session(gd)
     release(plpy, gd)
     faults.reset(spec["run"])
+    session.group = spec.get("group", "")
     limit, available = spec.get("memory_bytes"), memory.available()
-    spec = {**spec, "memory_bytes": available if limit is None else min(limit, available)}
+    wanted = available if limit is None else min(limit, available)
+    _, promised = session.entry.write(session.group, wanted)  # first: so two that load at once both see it
+    spec = {**spec, "memory_bytes": max(0, min(wanted, available - promised)), "promised_bytes": promised}
     session.shard = shard.read(plpy, spec, Pulse(plpy).check)
     session.run = spec["run"]
     return session.shard.stats()
@@ -172,7 +202,8 @@ def encode(plpy, gd: dict, spec: dict) -> Report:
             for name in list(arrays):
                 arrays[name] = tf.convert_to_tensor(arrays.pop(name))
                 pulse()
-    session.arrays = parts
+    session.arrays, session.shard_bytes = parts, held
+    session.entry.write(session.group, 0)  # taken, which everybody sees
     return {"bytes": held, "train_rows": read.train_rows, "validation_rows": read.validation_rows}
 
 
@@ -192,6 +223,8 @@ def release(plpy, gd: dict) -> None:
     session = _session(gd)
     session.run, session.shard, session.arrays = None, None, None
     session.incoming, session.outgoing, session.permutations, session.judged = [], [], {}, None
+    session.shard_bytes = 0
+    session.entry.clear()
 
 
 def _not_loaded(run: str) -> NotReady:
@@ -206,6 +239,8 @@ def _program(session: _Session, spec: dict):
         raise NotReady("TensorFlow is not started in this session", hint="Start it first.")
     from cerebro_udf.segment import program
 
+    if session.bare_bytes is None:
+        session.bare_bytes = memory.resident() - session.shard_bytes
     return program.cached(session.programs, spec)
 
 
@@ -232,9 +267,9 @@ def visit(plpy, gd: dict, spec: dict, blob: Optional[bytes]) -> Tuple[Report, Op
     Returns:
         (report, blob): after training the new states, after validation the metric accumulators, one after another;
         None where they stay here in ``parts``. The report has ``rows``, ``batches``, ``train_seconds``,
-        ``trace_seconds``, ``set_seconds``, ``get_seconds``, ``seconds``, ``programs``, ``fused`` (the members were
-        trained as one) and ``members``: ``[{"status" (ok or failed), "error", "metrics", "learning_rate", "bytes"}]``;
-        one that failed has 0 bytes. Numbers that are not finite are None.
+        ``trace_seconds``, ``set_seconds``, ``get_seconds``, ``seconds``, ``threads``, ``programs``, ``visits``, ``grown_bytes``,
+        ``fused`` (the members were trained as one) and ``members``: ``[{"status" (ok or failed), "error", "metrics",
+        "learning_rate", "bytes"}]``; one that failed has 0 bytes. Numbers that are not finite are None.
 
     Raises:
         NotReady, InvalidArgument, StateMismatch, plpy.SPIError, ClientGone.
@@ -246,6 +281,7 @@ def visit(plpy, gd: dict, spec: dict, blob: Optional[bytes]) -> Tuple[Report, Op
     if blob is None:
         blob, session.incoming = b"".join(session.incoming), []
     blobs = _members(spec, blob)
+    session.visits += 1
     seconds = _Seconds()
     try:
         program = _program(session, spec["program"])
@@ -258,7 +294,10 @@ def visit(plpy, gd: dict, spec: dict, blob: Optional[bytes]) -> Tuple[Report, Op
         **report,
         **seconds.spent,
         "fused": False,
+        "threads": session.threads,
         "programs": len(session.programs),
+        "visits": session.visits,
+        "grown_bytes": session.grown_bytes(),
         "members": [{**member, "bytes": len(result)} for member, result in members],
     }
     report, blob = _reply(session, report, b"".join(results))

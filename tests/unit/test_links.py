@@ -8,7 +8,7 @@ from psycopg.pq import ConnStatus
 
 from cerebro_udf.coordinator import links
 from cerebro_udf.coordinator.links import Address, Link
-from cerebro_udf.errors import NotAuthenticated, SegmentUnreachable
+from cerebro_udf.errors import NotAuthenticated, SegmentUnreachable, TooManyConnections
 
 ADDRESS = Address("far", "127.0.0.1", "1", "db", "me", "secret")
 
@@ -109,8 +109,9 @@ FATAL = 'connection to server at "127.0.0.1", port 1 failed: FATAL:  '
         ("fe_sendauth: no password supplied", True, False, NotAuthenticated, "CREATE USER MAPPING IF NOT EXISTS"),
         (FATAL + 'no pg_hba.conf entry for host "127.0.0.1"', False, False, NotAuthenticated, "pg_hba.conf"),
         (FATAL + 'role "me" is not permitted to log in', False, True, NotAuthenticated, 'CREATE ROLE "me"'),
-        (FATAL + 'too many connections for role "me"', False, True, SegmentUnreachable, "is up"),
-        (FATAL + "sorry, too many clients already", False, False, SegmentUnreachable, "is up"),
+        (FATAL + 'too many connections for role "me"', False, True, TooManyConnections, "raise the limit"),
+        (FATAL + "sorry, too many clients already", False, False, TooManyConnections, "raise the limit"),
+        (FATAL + "remaining connection slots are reserved for", False, False, TooManyConnections, "raise the limit"),
         (FATAL + 'database "password" does not exist', False, True, SegmentUnreachable, "is up"),
         ("connection to server failed: Connection refused", False, False, SegmentUnreachable, "See that the server"),
         (

@@ -1,0 +1,140 @@
+"""Runs on one machine share its cores, memory and connections; what a session has come to keep is given back in time."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import numpy as np
+import pytest
+
+from tests import outcome
+from tests.cluster import ADMIN, poll_until
+from tests.session import POINTS, Refusal, Session, points
+
+CLAIM = "select cerebro_internal.worker_claim(%s)"
+HELLO = "select cerebro_internal.worker_hello()"
+LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:|\t")  # of a server's log: log_line_prefix, or what goes on with the line before
+WIDTHS = [1, 2, 3, 4]  # as many programs; with two epochs enough visits, see coordinator/sharing.py
+DEADLINE_SECONDS = 30.0
+
+
+@pytest.fixture(scope="module")
+def local(session):
+    return session.local(POINTS, points())
+
+
+def claim(connection, group: str) -> dict:
+    return connection.execute(CLAIM, [json.dumps({"group": group})]).fetchone()[0]
+
+
+def test_workers_of_all_servers_on_a_host_know_of_each_other(cluster):
+    """Other tests may be running on this machine: only differences count."""
+    with cluster.connect(node=1) as first, cluster.connect(node=2) as second:
+        alone = claim(second, "b")["others"]
+        with cluster.connect(node=3) as third:
+            claim(first, "a")
+            claim(third, "a")
+            assert claim(second, "b")["others"] >= 2
+            assert claim(first, "a")["others"] < claim(second, "b")["others"]
+            poll_until(lambda: claim(second, "b")["others"] >= alone + 2, DEADLINE_SECONDS)
+            first.execute("select cerebro_internal.worker_release()")
+        poll_until(lambda: claim(second, "b")["others"] <= alone, DEADLINE_SECONDS)  # the third is gone with its session
+
+
+def test_memory_promised_to_a_run_that_loads_is_not_promised_to_another(session, cluster):
+    table = session.sharded(POINTS, points(), sizes=[30, 30])
+    model = session.model()
+    with cluster.connect(node=1, autocommit=False) as owner, cluster.connect(node=3) as other:
+        before = other.execute(HELLO).fetchone()[0]["memory_available"]
+        owner.execute('lock table "%s"."%s" in access exclusive mode' % (table.schema, table.parts[0]))
+        run = session.name()
+        options = json.dumps({"memory": 1.0})
+        with cluster.connect() as connection:
+            connection.execute("select cerebro.submit(%s, %s::text::regclass, %s, 'label', '{a,b}', %s)", [run, table.name, model, options])
+            # The locked shard's worker was promised half of what there is.
+            poll_until(lambda: claim(other, "b")["memory_available"] < 0.75 * before, DEADLINE_SECONDS)
+            connection.execute("select cerebro.cancel(%s)", [run])
+        poll_until(lambda: claim(other, "b")["memory_available"] > 0.75 * before, DEADLINE_SECONDS)
+
+
+def test_threads_are_a_share_of_the_cores(session, cluster, local):
+    """A run alone has them all (if no other test runs on this machine); beside workers of others it has less."""
+    model = session.model()
+    cores = len(os.sched_getaffinity(0))
+    threads = "select distinct (details ->> 'threads')::int from cerebro.visit where run = %s"
+    with cluster.connect(node=1) as one:
+        others = claim(one, "a")["others"] + 1
+        run = session.fit(local, model, "label", segments=1)
+        ((beside,),) = session.rows(threads, run)
+        assert beside <= max(1, cores // 2) and beside >= min(1, cores // (others + 1))
+    run = session.fit(local, model, "label", segments=1, order="fixed")
+    assert session.rows(threads, run) == [(cores,)]
+
+
+def test_run_that_takes_more_connections_than_there_are_is_refused_with_figures(cluster, make_role, make_schema):
+    role = make_role()
+    schema = make_schema("of_" + role, role)
+    limit = 'alter role "%s" connection limit %d'
+    session = Session(cluster, schema, role)
+    try:
+        table, model = session.local(POINTS, [row for row in zip(*points(2000).values())]), session.model()
+        cluster.coordinator.execute(limit % (role, 5))
+        error = session.refused(table, model, "label", segments=8)
+        assert (error.sqlstate, error.message) == ("53300", 'server "cerebro_self" has too few connections left for this run')
+        assert error.detail.startswith("It takes ") and 'role "%s" has a limit of 5, and 3 are in use' % role in error.detail
+        assert "Set options.segments to 3" in error.hint and "CONNECTION LIMIT" in error.hint
+        cluster.coordinator.execute(limit % (role, 2))
+        statement, values = session.call(table, model, "label")
+        error = session.error(statement.replace("* from cerebro.fit", "cerebro.submit"), *values)
+        assert error == Refusal("53300", 'server "cerebro_self" has no connection left', error.detail, error.hint)
+        assert 'too many connections for role "%s"' % role in error.detail
+    finally:
+        session.close()
+
+
+def test_session_that_keeps_too_much_is_replaced_between_visits(session, cluster):
+    """A policy's function has the first session that reads the shard keep as much as many programs would."""
+    columns, rows = {"x": "real", "y": "real"}, {"x": np.arange(40.0), "y": np.arange(40.0) % 7}
+    table = session.sharded(columns, rows, sizes=[20, 20])
+    model = session.model({"layers": [{"Dense": {"units": "$units"}}, {"Dense": {"units": 1}}]})
+    options = {"order": "fixed", "epochs": 2, "validation": 0.3, "search": {"space": {"units": WIDTHS}}}
+    reference = session.fit(table, model, "y", ["x"], **options)
+    query = "select pid from pg_stat_activity where usename = %s and application_name = 'cerebro worker'"
+    node, part = cluster.node(1), '"%s"."%s"' % (table.schema, table.parts[0])
+    with node.connect(ADMIN) as admin:
+        admin.execute('create sequence "%s".reads' % table.schema)
+        admin.execute(
+            """create function "%s".heavy() returns boolean language plpython3u as $$
+            if not SD.get("asked"):
+                SD["asked"] = True
+                if plpy.execute("select nextval('%s.reads') as n")[0]["n"] == 1:
+                    from cerebro_udf.segment import memory
+                    GD["kept"] = b"x" * max(640 * 2**20, memory.total_and_available()[0] // 28)
+            return True
+            $$"""
+            % (table.schema, table.schema)
+        )
+        admin.execute('grant usage on sequence "%s".reads to public' % table.schema)
+        admin.execute('create policy heavy on %s using ("%s".heavy())' % (part, table.schema))
+        admin.execute("alter table %s enable row level security, force row level security" % part)
+    before = node.execute(query, [session.role])
+    session.notices.clear()
+    run = session.fit(table, model, "y", ["x"], **options)
+    assert node.execute(query, [session.role]) != before
+    assert not any("trying again" in notice for notice in session.notices)
+    assert {visit[5] for visit in outcome.visits(cluster, run)} == {1}
+    assert outcome.everything(cluster, run) == outcome.everything(cluster, reference)
+
+
+def test_nothing_but_the_servers_own_lines_is_in_the_logs(session, cluster, local):
+    """After whatever ran before in these servers, and a trial that overflows, one that fails and a prediction."""
+    model = session.model({"layers": [{"Dense": {"units": 1, "activation": "exponential"}}]})
+    table = session.local({"a": "double precision", "b": "double precision"}, {"a": np.arange(20) * 1e30, "b": np.arange(20) * -1e30})
+    run = session.fit(table, model, "b", ["a"], encoders={"a": "none"}, learning_rate=1e20, epochs=2, segments=1)
+    session.fit(table, session.model({"layers": [{"Conv2D": {"filters": 1, "kernel_size": 9}}]}), "b", ["a"], segments=1)
+    session.rows("select cerebro.predict(%s, array[1])", run)
+    for node in cluster.nodes:
+        chatter = [line for line in node.log_since(0).splitlines() if line and not LINE.match(line)]
+        assert not chatter, "\n".join(chatter[:20])
