@@ -171,10 +171,14 @@ class Loop:
             if asked is None:
                 break
             new.append(self._maker.make(*asked))
-        if new:
-            self._ledger.trials_add([{"trial": trial.number, "params": trial.params} for trial in new])
+        if not new:
+            return
+        self._ledger.trials_add([{"trial": trial.number, "params": trial.params} for trial in new])
         self.trials.update((trial.number, trial) for trial in new)
-        for unit in group(new, len(self._links), self._run["fuse"]):
+        for trial in new:
+            if trial.error is not None:  # values that exclude each other
+                self._failed(Unit([trial]), trial, trial.error)
+        for unit in group([trial for trial in new if not trial.ended], len(self._links), self._run["fuse"]):
             self._enter(unit)
 
     def _enter(self, unit: Unit) -> None:

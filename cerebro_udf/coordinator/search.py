@@ -16,8 +16,9 @@ from cerebro_udf.coordinator.space import ABSENT, Axis, Choices, Space, is_numbe
 from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
 
 MAX_TRIALS = 10000
-# Trials in flight at once where the next one, or what becomes of one, depends on others.
+# Trials in flight at once, at least: where the next one, or what becomes of one, depends on others; and where none does.
 LEAST_IN_FLIGHT = 4
+LEAST_IN_FLIGHT_APART = 64
 
 METHODS = ("grid", "random", "quasirandom", "tpe")
 LATER_METHODS = frozenset(["bayesian", "gp", "cmaes", "pbt"])
@@ -112,14 +113,17 @@ def resolve(options: Any, params: Dict[str, Any]) -> Dict[str, Any]:
 def in_flight(search: Optional[dict], segments: int) -> Optional[int]:
     """How many trials are under way at once; None: all of them. Stored with the run.
 
-    Trials that depend on what became of others, by TPE or a pruner, are begun little by little.
+    Trials that depend on what became of others, by TPE or a pruner, are begun little by little. Others are bounded too,
+    since the coordinator holds the states of all that are under way.
     """
     if search is None:
         return None
     given = whole_number(search, "in_flight")
-    if given is not None or (search.get("method") != "tpe" and search.get("pruner") is None):
+    if given is not None:
         return given
-    return max(LEAST_IN_FLIGHT, 2 * segments)
+    if search.get("method") == "tpe" or search.get("pruner") is not None:
+        return max(LEAST_IN_FLIGHT, 2 * segments)
+    return max(LEAST_IN_FLIGHT_APART, 4 * segments)
 
 
 def whole_number(search: dict, name: str) -> Optional[int]:

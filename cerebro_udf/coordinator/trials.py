@@ -9,6 +9,7 @@ from cerebro_udf.catalog import Ledger
 from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator.options import Options
 from cerebro_udf.coordinator.stopping import Watch
+from cerebro_udf.errors import InvalidArgument
 from cerebro_udf.segment import seeds
 
 MAX_GROUP = 8  # members beyond this add little speed, and every one waits for the others
@@ -103,9 +104,13 @@ class Maker:
         self._rank, self._shards = rank, shards
 
     def make(self, number: int, params: dict) -> Trial:
-        """Make a trial that has not begun."""
-        order = programs.order(self._options, params, self._definition, self._encoders)
-        return Trial(number, params, order, seeds.trial_seed(self._options.seed, number), Watch(self._options, self._rank))
+        """Make a trial that has not begun; one whose values exclude each other has an error, and no order."""
+        order, error = {}, None
+        try:
+            order = programs.order(self._options, params, self._definition, self._encoders)
+        except InvalidArgument as refused:
+            error = str(refused)
+        return Trial(number, params, order, seeds.trial_seed(self._options.seed, number), Watch(self._options, self._rank), error=error)
 
     def read(self, ledger: Ledger, record: dict) -> Tuple[List[Trial], Dict[int, List[dict]]]:
         """Rebuild every trial from the ledger, with the state that it goes on from.

@@ -11,7 +11,7 @@ from scripts import build
 
 
 @pytest.fixture
-def project(tmp_path):
+def project(tmp_path, monkeypatch):
     """A small project: one released migration, one new, two files of functions."""
     for name in ("cerebro_udf", "migrations", "sql"):
         (tmp_path / name).mkdir()
@@ -21,6 +21,7 @@ def project(tmp_path):
     (tmp_path / "migrations/frozen.txt").write_text("# released\n%s 001-first.sql 1.0.0\n" % ("0" * 64))
     (tmp_path / "sql/f.sql").write_text("create or replace view f as select 1;\n")
     (tmp_path / "sql/g.sql").write_text("create or replace view g as select 1;\n")
+    monkeypatch.setattr(build, "ORDER", ())
     return tmp_path
 
 

@@ -9,8 +9,11 @@ import pytest
 from cerebro_udf.coordinator import progress
 from cerebro_udf.coordinator.links import Address
 from cerebro_udf.coordinator.loop import Loop
+from cerebro_udf.coordinator.options import Options
 from cerebro_udf.coordinator.scheduler import Order
 from cerebro_udf.coordinator.segments import LinkBroken
+from cerebro_udf.coordinator.stopping import Watch
+from cerebro_udf.coordinator.trials import Trial, Unit
 
 ADDRESS = Address("far", "127.0.0.1", "1", "db", "me", "secret")
 
@@ -27,8 +30,8 @@ class Stand:
         self.meanwhile = None
         self.progress_line = progress.Progress(self, self)
         self.loop = Loop(
-            types.SimpleNamespace(notice=lambda text: None), None, {"name": "r", "epochs": 1}, self, self, self, {}, ("loss", "min"),
-            [(1, 0), (1, 0)], retries, self.reload, self.progress_line,
+            types.SimpleNamespace(notice=lambda text: None), None, {"name": "r", "epochs": 1, "trials": None}, self, self, self,
+            types.SimpleNamespace(exhausted=True), None, ("loss", "min"), [(1, 0), (1, 0)], retries, self.reload, self.progress_line,
         )  # fmt: skip
         self.progress_line.details = self.loop._details
 
@@ -52,7 +55,9 @@ class Stand:
         return None
 
     def repair(self) -> None:
-        self.loop._current[1] = Order(0, 1, "train", 1)
+        watch = Watch(Options(), ("loss", "min"))
+        unit = self.loop._units[0] = Unit([Trial(0, {}, {}, 0, watch)])
+        self.loop._current[1] = (Order(0, 1, "train", 1), unit)
         self.loop._repair(self.links[1], LinkBroken("s1", ADDRESS, "gone"))
 
 

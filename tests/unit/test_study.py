@@ -94,7 +94,8 @@ def test_no_more_than_k_trials_are_in_flight():
     search = {"method": "tpe", "trials": 9, "space": SPACE}
     assert [searching.in_flight(search, segments) for segments in (1, 2, 3, 8)] == [4, 4, 6, 16]
     assert searching.in_flight({**search, "in_flight": 3}, 8) == 3
-    assert searching.in_flight({**search, "method": "grid"}, 8) is searching.in_flight(None, 8) is None
+    assert [searching.in_flight({**search, "method": "grid"}, segments) for segments in (8, 100)] == [64, 400]
+    assert searching.in_flight(None, 8) is None
 
 
 def test_fastest_asks_as_soon_as_any_trial_has_ended_and_fixed_once_the_first_has():
