@@ -123,7 +123,7 @@ class Loop:
         self._study.restore(
             [{"trial": t.number, "params": t.params, "state": t.status, "metric": t.metric} for t in trials], values
         )
-        for unit in group([trial for trial in trials if not trial.ended], len(self._links), self._run["fuse"]):
+        for unit in self._group(trials):
             if any(trial.number in unjudged for trial in unit.members):  # then all are: they are at the same place
                 self._waiting.update((trial.number, (unit, unit.epoch - 1)) for trial in unit.members)
             else:
@@ -175,11 +175,15 @@ class Loop:
             return
         self._ledger.trials_add([{"trial": trial.number, "params": trial.params} for trial in new])
         self.trials.update((trial.number, trial) for trial in new)
-        for trial in new:
-            if trial.error is not None:  # values that exclude each other
-                self._failed(Unit([trial]), trial, trial.error)
-        for unit in group([trial for trial in new if not trial.ended], len(self._links), self._run["fuse"]):
+        for unit in self._group(new):
             self._enter(unit)
+
+    def _group(self, trials: List[Trial]) -> List[Unit]:
+        """Put those trials into units that have not ended; one whose values exclude each other ends here."""
+        for trial in trials:
+            if trial.error is not None and not trial.ended:
+                self._failed(Unit([trial]), trial, trial.error)
+        return group([trial for trial in trials if not trial.ended], len(self._links), self._run["fuse"])
 
     def _enter(self, unit: Unit) -> None:
         """Hand a unit to the scheduler, or to the end of its epoch if all of its visits are made."""

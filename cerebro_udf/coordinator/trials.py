@@ -130,7 +130,8 @@ class Maker:
             trial = self.make(row["trial"], row["params"])
             trials.append(trial)
             done = visits.get(trial.number, [])
-            trial.status, trial.error, trial.stopped, trial.visits = row["state"], row["error"], row["stopped"], len(done)
+            trial.status, trial.stopped, trial.visits = row["state"], row["stopped"], len(done)
+            trial.error = row["error"] or trial.error
             trial.metric, trial.best_epoch, trial.best_seq = row["metric"], row["best_epoch"], row["best_seq"]
             if trial.ended:
                 continue
