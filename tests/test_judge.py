@@ -6,6 +6,8 @@ And what `explain_fit` says of a run before it begins, and that it begins none.
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from cerebro_udf.segment import seeds
 from tests.session import LINE, POINTS, Refusal, points, traces
 
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "judging.md"
 ROWS = 90
 LAYERS = {"layers": [{"Dense": {"units": "$units"}}, {"Dense": {"units": 2, "activation": "softmax"}}]}
 SEARCH = {"space": {"units": [2, 3], "learning_rate": [0.01, 0.1]}}
@@ -174,6 +177,26 @@ def test_model_that_gives_nan_predicts_no_class(session):
     assert [line[2:] for line in judged(session, "class_report", run, table)] == [
         (0.0, 0.0, below, None, None, None), (0.0, 0.0, above, None, None, None),
     ]  # fmt: skip
+
+
+# ---- the page
+
+
+def test_every_example_of_the_page_runs(session):
+    """With two classes and text among the features, as its flights have, and a quantity."""
+    random = np.random.default_rng(8)
+    distance, carrier = random.normal(size=40).round(3), random.choice(["AA", "UA"], 40)
+    flights = {"distance": distance, "carrier": carrier, "late": distance > 0}
+    columns = {"distance": "real", "carrier": "text", "late": "boolean"}
+    may, _ = (session.sharded(columns, flights, sizes=[20, 20], name="flights_of_" + month) for month in ("may", "june"))
+    sales = session.sharded({"a": "real", "price": "real"}, {"a": distance, "price": 2 * distance}, sizes=[20, 20], name="sales")
+    session.fit(may, session.model(name="mlp"), "late", ["distance", "carrier"], run="flights")
+    session.fit(sales, session.model(LINE), "price", ["a"], run="prices")
+    blocks = re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    statements = [statement for block in blocks for statement in re.sub("--.*", "", block).split(";") if statement.strip()]
+    assert len(statements) >= 7
+    for statement in statements:
+        assert session.rows(statement), statement
 
 
 # ---- explain_fit
