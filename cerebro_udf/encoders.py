@@ -10,7 +10,8 @@ A stored encoders object (JSON, floats survive the round trip)::
                    "mean": [..], "scale": [..]},
                   {"name": "carrier", "kind": "text", "type": "character", "encoder": "one_hot", "vocabulary": ["9E", ..]},
                   {"name": "dest", "kind": "text", "type": "text", "encoder": "embedding", "dim": 16, "vocabulary": [..]}],
-     "label": {"name": "late", "type": "boolean", "task": "classification", "classes": [false, true]},
+     "label": {"name": "late", "type": "boolean", "task": "classification", "classes": [false, true],
+               "counts": [600, 200] (of training rows), "weights": [..] (only if classes are weighted)},
      "input": {"numbers": [12] or null, "codes": [{"name": "carrier", "size": 17, "encoder": "one_hot"}, ..],
                "task": "classification", "classes": 2},
      "rows": {"train": 800, "validation": 200}}
@@ -115,6 +116,7 @@ def merge(
     train = sum(stats["train_rows"] for stats in shard_stats)
     labelled = None if label is None else _merge_label(label, [stats["columns"][label["name"]] for stats in shard_stats])
     _refuse_empty_part(rows, train, validation)
+    _refuse_weightless(shard_stats)
     merged = [
         _merge_feature(spec, [stats["columns"][spec["name"]] for stats in shard_stats]) for spec in features
     ]
@@ -137,12 +139,15 @@ def reuse(encoders: dict, shard_stats: Sequence[dict], nulls: str, validation: f
     rows = sum(stats["rows"] for stats in shard_stats)
     train = sum(stats["train_rows"] for stats in shard_stats)
     _refuse_empty_part(rows, train, validation)
-    label = encoders["label"]
-    for stats in shard_stats if label["task"] == "classification" else ():
-        unseen = sorted(set(stats["columns"][label["name"]]["classes"] or ()) - set(label["classes"]))
+    _refuse_weightless(shard_stats)
+    label = {key: value for key, value in encoders["label"].items() if key != "weights"}
+    if label["task"] == "classification":
+        counts = _class_counts([stats["columns"][label["name"]] for stats in shard_stats])
+        unseen = sorted(set(counts) - set(label["classes"]))
         if unseen:
             raise _unseen_class(label["name"], unseen[0])
-    return {**encoders, "rows": {"train": train, "validation": rows - train}}
+        label["counts"] = [counts.get(value, 0) for value in label["classes"]]
+    return {**encoders, "label": label, "rows": {"train": train, "validation": rows - train}}
 
 
 def refuse_unusable(shard_stats: Sequence[dict], nulls: str) -> None:
@@ -150,12 +155,13 @@ def refuse_unusable(shard_stats: Sequence[dict], nulls: str) -> None:
 
     Raises:
         NullInData: a column holds NULL, NaN or infinite values, and ``nulls`` is ``error``.
-        BadData: there is no row at all, or all were skipped.
+        BadData: there is no row at all, or all were skipped; a row has a negative weight.
     """
     rows = sum(stats["rows"] for stats in shard_stats)
     skipped = sum(stats["skipped"] for stats in shard_stats)
     if nulls == "error":
         _refuse_nulls(shard_stats, rows + skipped)
+    _refuse_negative_weights(shard_stats)
     if rows == 0 and skipped:
         raise errors.BadData(
             "no rows are left to train on",
@@ -204,6 +210,27 @@ def _refuse_nulls(shard_stats: Sequence[dict], rows: int) -> None:
         detail=detail,
         hint='Set the option "nulls" to "skip" to leave such rows out, or replace the values in a materialized view.',
     )
+
+
+def _refuse_negative_weights(shard_stats: Sequence[dict]) -> None:
+    for name in shard_stats[0]["columns"] if shard_stats else ():
+        negatives = sum(stats["columns"][name].get("negatives", 0) for stats in shard_stats)
+        if negatives:
+            raise errors.BadData(
+                'column "%s" holds negative weights' % name,
+                detail="%d row%s." % (negatives, "s have one" if negatives > 1 else " has one"),
+                hint="A sample_weight is 0 or more; correct the rows, or name another column.",
+            )
+
+
+def _refuse_weightless(shard_stats: Sequence[dict]) -> None:
+    for name, column in shard_stats[0]["columns"].items():
+        if "total" in column and not any(stats["columns"][name]["total"] > 0 for stats in shard_stats):
+            raise errors.BadData(
+                'column "%s" weighs every training row 0' % name,
+                detail="Nothing could be learnt from such rows.",
+                hint="Name a column with positive weights as sample_weight, or leave the option out.",
+            )
 
 
 def _refuse_empty_part(rows: int, train: int, validation: float) -> None:
@@ -319,12 +346,22 @@ def _merge_label(label: dict, parts: List[dict]) -> dict:
         return result
     if any(part["classes"] is None for part in parts):  # one shard alone has too many to list
         raise _too_many_classes(label, "more than %d" % CLASSES)
-    classes = sorted(set().union(*(part["classes"] for part in parts)))
+    counts = _class_counts(parts)
+    classes = sorted(counts)
     if len(classes) > CLASSES:
         raise _too_many_classes(label, str(len(classes)))
     if len(classes) == 1:
         _refuse_constant_label(label["name"], classes[0])
-    return {**result, "classes": classes}
+    return {**result, "classes": classes, "counts": [counts[value] for value in classes]}
+
+
+def _class_counts(parts: List[dict]) -> Dict[Any, int]:
+    """Return how many training rows each class has that any row has."""
+    counts: Dict[Any, int] = {}
+    for part in parts:
+        for value, count in zip(part["classes"] or (), part["counts"] or ()):
+            counts[value] = counts.get(value, 0) + count
+    return counts
 
 
 def _refuse_constant_label(name: str, value: Any) -> None:

@@ -32,6 +32,7 @@ PURE = (
     "coordinator/simulate.py",
     "coordinator/space.py",
     "coordinator/stopping.py",
+    "coordinator/weights.py",
     "coordinator/study.py",
 )
 PURE_IMPORTS = frozenset(
@@ -40,7 +41,7 @@ PURE_IMPORTS = frozenset(
     " cerebro_udf.keras_names cerebro_udf.coordinator.matching cerebro_udf.coordinator.options cerebro_udf.coordinator.pruners"
     " cerebro_udf.coordinator.samplers cerebro_udf.coordinator.scheduler cerebro_udf.coordinator.search"
     " cerebro_udf.coordinator.space"
-    " cerebro_udf.coordinator.stopping cerebro_udf.optimizers".split()
+    " cerebro_udf.coordinator.stopping cerebro_udf.coordinator.weights cerebro_udf.optimizers cerebro_udf.precision".split()
 )
 IMPURE_CALLS = frozenset("open input print exec eval compile __import__ breakpoint globals".split())
 

@@ -9,7 +9,8 @@ and trains every trial of the run minibatch by minibatch with ``train_on_batch``
 holds the variables after the last visit as ``<variant>/<trial>/<group>/<number>``. The variant ``whole`` is the
 replay; each other one (if wanted) leaves one part of the state behind at every hop, of trial 0 only.
 
-It knows models in the short form, numeric features, integer labels, and a search over the batch size.
+It knows models in the short form, numeric features, integer labels, weights of rows and classes, mixed precision, and a
+search over the batch size.
 """
 
 from __future__ import annotations
@@ -61,11 +62,13 @@ def numbers(text: str) -> list[float]:
     return [float(value) for value in text.strip("{}").split(",")]
 
 
-def read_shard(job: dict, shard: dict, run: dict) -> tuple[np.ndarray, np.ndarray]:
-    """The training rows of a shard in the order of its table: float32 (rows, width), int32 (rows,)."""
+def read_shard(job: dict, shard: dict, run: dict) -> tuple[np.ndarray, ...]:
+    """The training rows of a shard in the order of its table: float32 (rows, width), int32 (rows,), maybe weights float32 (rows,)."""
     # As double precision: the text of a real is shorter than its value.
     casts = ["float8" + "[]" * bool(feature["shape"]) for feature in run["encoders"]["features"]] + ["bigint"]
     names = [*run["features"], run["label"]]
+    if run["options"]["sample_weight"]:
+        names, casts = [*names, run["options"]["sample_weight"]], [*casts, "float8"]
     kept = []
     for cut in shard["cuts"]:
         # A partition has one name on both sides here.
@@ -77,15 +80,20 @@ def read_shard(job: dict, shard: dict, run: dict) -> tuple[np.ndarray, np.ndarra
             with connection.cursor().copy("copy (%s) to stdout" % query) as stream:
                 kept.extend(stream.rows())
     width = sum(max(1, *(feature["shape"] or [1])) for feature in run["encoders"]["features"])
-    features = np.array([sum(map(numbers, row[:-1]), []) for row in kept]).reshape(len(kept), width)
-    label = np.array([int(row[-1]) for row in kept], np.int64)
+    count = len(run["features"])
+    features = np.array([sum(map(numbers, row[:count]), []) for row in kept]).reshape(len(kept), width)
+    label = np.array([int(row[count]) for row in kept], np.int64)
+    weights = [np.array([float(row[count + 1]) for row in kept], np.float32)] if run["options"]["sample_weight"] else []
     words = np.hstack([(features + 0.0).view(np.uint64), label.reshape(-1, 1).view(np.uint64)])
     train = ~held_out(words, run["options"]["seed"], run["options"]["validation"])
     mean = np.concatenate([np.ravel(feature["mean"]) for feature in run["encoders"]["features"]])
     scale = np.concatenate([np.ravel(feature["scale"]) for feature in run["encoders"]["features"]])
     classes = run["encoders"]["label"]["classes"]
     encoded = np.array([classes.index(value) for value in label.tolist()], np.int32)
-    return ((features - mean) / scale).astype(np.float32)[train], encoded[train]
+    if "weights" in run["encoders"]["label"]:
+        of_class = np.array(run["encoders"]["label"]["weights"], np.float32)[encoded]
+        weights = [weights[0] * of_class if weights else of_class]
+    return tuple(array[train] for array in (((features - mean) / scale).astype(np.float32), encoded, *weights))
 
 
 # -- the model
@@ -100,11 +108,16 @@ def bound(value, values: dict):
 def build(keras, run: dict, trial: int, width: int):
     """A freshly compiled model; random initial values come from the trial's seed."""
     values = {"classes": len(run["encoders"]["label"]["classes"])}
+    precision = run["options"]["precision"]
+    keras.config.set_dtype_policy(precision)
     keras.utils.set_random_seed(trial_seed(run["options"]["seed"], trial))
     model = keras.Sequential()
     model.add(keras.Input((width,)))
+    last = run["definition"]["layers"][-1]
     for layer in run["definition"]["layers"]:
         ((name, arguments),) = layer.items()
+        if precision != "float32" and layer is last:
+            arguments = {**arguments, "dtype": "float32"}
         model.add(getattr(keras.layers, name)(**bound(arguments, values)))
     optimizer = run["options"]["optimizer"]
     rate = optimizer["config"]["learning_rate"]
@@ -116,6 +129,7 @@ def build(keras, run: dict, trial: int, width: int):
         metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
         jit_compile=False,
     )
+    keras.config.set_dtype_policy("float32")
     model.optimizer.build(model.trainable_variables)
     return model
 
@@ -164,11 +178,10 @@ def replay(model, first: dict, visits: list, shards: list, seed: int, batch_size
         if epoch != before or set(metrics) <= set(left_behind):
             sums = {name: first[name] for name in metrics}
         before = epoch
-        x, y = shards[shard]
-        order = permutation(seed, epoch, shard, len(y))
-        for start in range(0, len(y), batch_size):
+        order = permutation(seed, epoch, shard, len(shards[shard][0]))
+        for start in range(0, len(order), batch_size):
             picks = order[start : start + batch_size]
-            model.train_on_batch(x[picks], y[picks])
+            model.train_on_batch(*(array[picks] for array in shards[shard]))
             for name in metrics:
                 sums[name] = sums[name] + named[name].value.numpy()
     return {**values(model), **sums}

@@ -32,27 +32,32 @@ MODEL = {
         {"Dense": {"units": "$classes", "activation": "softmax"}},
     ]
 }
-OPTIMIZER = {"Adam": {"learning_rate": {"CosineDecay": {"initial_learning_rate": 0.02, "decay_steps": 40}}}}
+RATE = {"CosineDecay": {"initial_learning_rate": 0.02, "decay_steps": 40}}
+OPTIMIZER = {"Adam": {"learning_rate": RATE}}
+# The optimizer keeps averages, clips, and scales the loss; rows count for more or less.
+WEIGHTED = {
+    "optimizer": {"AdamW": {"learning_rate": RATE, "use_ema": True, "global_clipnorm": 0.5}},
+    "precision": "mixed_float16", "sample_weight": "weight", "class_weight": {"7": 2.5, "0": 0.5},
+}  # fmt: skip
 
 
 def three_classes(rows: int) -> dict:
     random = np.random.default_rng(11)
     x = random.normal(2, 3, (rows, 4)).astype(np.float32)
     y = random.normal(-1, 0.1, rows)
-    return {"x": x, "y": y, "kind": (x[:, 0] + x[:, 1] > 4).astype(int) + 7 * (y > -1)}
+    weight = random.uniform(0, 2, rows).round(2)
+    return {"x": x, "y": y, "weight": weight, "kind": (x[:, 0] + x[:, 1] > 4).astype(int) + 7 * (y > -1)}
 
 
 @pytest.fixture(scope="module")
 def begin(session):
     """Gives the statement of a fit of these trials, and its values."""
-    columns = {"x": "real[]", "y": "double precision", "kind": "integer"}
+    columns = {"x": "real[]", "y": "double precision", "weight": "numeric", "kind": "integer"}
     table, model = session.sharded(columns, three_classes(sum(SIZES)), sizes=SIZES), session.model(MODEL)
 
-    def call() -> tuple[str, list]:
-        return session.call(
-            table, model, "kind", ["x", "y"], epochs=EPOCHS, optimizer=OPTIMIZER, seed=1234, validation=0.15,
-            order="fastest", search={"space": {"batch_size": BATCHES}},
-        )  # fmt: skip
+    def call(**options) -> tuple[str, list]:
+        options = {"optimizer": OPTIMIZER, "seed": 1234, "validation": 0.15, "order": "fastest", **options}
+        return session.call(table, model, "kind", ["x", "y"], epochs=EPOCHS, search={"space": {"batch_size": BATCHES}}, **options)
 
     return call
 
@@ -148,9 +153,9 @@ def test_replayed_metrics_are_the_history(session, run, replayed):
             assert metrics["accuracy"] == float(np.float32(total / count))
 
 
-def test_replay_of_a_run_that_was_cancelled_and_resumed(session, begin, tmp_path):
+def test_replay_of_a_run_of_weighted_rows_in_mixed_precision_that_was_cancelled_and_resumed(session, begin, tmp_path):
     """Under `fastest` nobody says in which order a resumed run goes on, but its ledger does."""
-    statement, values = begin()
+    statement, values = begin(**WEIGHTED)
     with armed(session.cluster.node(2), values[0], "mid-visit", 4) as reached:
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(session.conn.execute, statement, values)

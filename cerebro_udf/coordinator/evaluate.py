@@ -106,13 +106,15 @@ def judging(plpy, gd: dict, run: str, source: str, options: dict, metrics: Calla
     _, record, chunks = stored.read(plpy, gd, run, options["trial"])
     fitted = run_options.Options.from_json(record["options"])
     table = describe(plpy, source, record["features"], record["label"])
+    if fitted.sample_weight in table.types:
+        table = describe(plpy, source, record["features"], record["label"], weight=fitted.sample_weight)
     encoders = record["encoders"]
     refuse_other_kinds(table, encoders)
     order = programs.order(fitted, record["params"], record["definition"], encoders)
     wanted = metrics(record)
     if wanted is not None:
         programs.check_metrics(wanted, encoders)
-        order["program"]["metrics"] = wanted
+        order["program"].update(metrics=wanted, weighted_metrics=None)
     engine = engine_for(plpy)
     segments = Segments(plpy, gd, Pulse(plpy), engine, engine.shards(table, options["segments"]))
     segments.connect()

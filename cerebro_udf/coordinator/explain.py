@@ -45,7 +45,7 @@ def explain_fit(plpy, gd: dict, *arguments: Any) -> List[Line]:
         loader = Loader(segments, call.table, options, call.run, options.nulls, options.validation, options.memory)
         stats = loader.load()
         encoders = new_encoders(loader, stats, call.start.weights)
-        programs.check_metrics(options.metrics, encoders)
+        programs.check_metrics([*(options.metrics or []), *(options.weighted_metrics or [])], encoders)
         load_seconds = clock.lap()
         segments.start()
         start_seconds = clock.lap()

@@ -11,7 +11,7 @@ from typing import Any, Callable, List, Optional, Tuple
 from cerebro_udf import faults
 from cerebro_udf.catalog import Ledger
 from cerebro_udf.coordinator import options as run_options
-from cerebro_udf.coordinator import programs, search
+from cerebro_udf.coordinator import programs, search, weights
 from cerebro_udf.coordinator.load import Loader, verify
 from cerebro_udf.coordinator.loop import Loop
 from cerebro_udf.coordinator.progress import Progress
@@ -61,9 +61,11 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: str, feature
     seeded = parsed.seed is not None
     if not seeded:
         parsed.seed = random.SystemRandom().randrange(2**31)
-    table = describe(plpy, source, start.features(features), label)
+    table = describe(plpy, source, start.features(features), label, weight=parsed.sample_weight)
     if start.earlier is not None:
         refuse_other_kinds(table, start.earlier["encoders"])
+    if parsed.class_weight is not None:
+        weights.refuse_regression(table.label_spec(parsed.task))
     for column in parsed.encoders:
         if column not in table.features:
             raise InvalidArgument(
@@ -143,7 +145,7 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: s
         return ranked(ledger.trials(record["id"]), record["rank_direction"])
     parsed = run_options.Options.from_json(record["options"])
     parsed.time_limit = time_limit or parsed.time_limit
-    table = describe(plpy, record["source"], record["features"], record["label"])
+    table = describe(plpy, record["source"], record["features"], record["label"], weight=parsed.sample_weight)
     shards = engine.shards(table, parsed.segments) if record["plan"] is None else engine.shards_again(table, record["plan"]["shards"])
     ledger.refuse_driven(record["id"])  # before any session is opened: who comes second is told at once
     segments = Segments(plpy, gd, pulse, engine, shards)
@@ -192,7 +194,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         rank = run_options.rank(options, any(held for _, held in rows))
         window = search.in_flight(options.search, len(rows)) if record["encoders"] is None else record["plan"]["in_flight"]
         if record["encoders"] is None:
-            programs.check_metrics(options.metrics, encoders)
+            programs.check_metrics([*(options.metrics or []), *(options.weighted_metrics or [])], encoders)
             plan = {"shards": [shard.plan() for shard in segments.shards], "stats": [_figures(s) for s in stats], "in_flight": window}
             ledger.ready(plan, encoders, rank)
         scheduler = Scheduler([a for a, _ in rows], [b for _, b in rows], options.epochs, options.order, options.seed)

@@ -32,6 +32,7 @@ class Loader:
         self.features, self.label = table.feature_specs(options.encoders), table.label_spec(options.task)
         self.nulls, self.validation = nulls, validation
         self._segments, self._key, self._memory = segments, key, memory
+        self._weight, self.class_weight = table.weight_spec(), options.class_weight
         self._settings = {"run": key, "nulls": nulls, "seed": options.seed, "validation": validation}
 
     def load(self, numbers: Optional[List[int]] = None) -> List[dict]:
@@ -41,6 +42,7 @@ class Loader:
     def _spec(self, number: int) -> dict:
         return {
             **self._settings, "group": self._segments.group, "features": self.features, "label": self.label,
+            "weight": self._weight,
             "reads": [read.spec() for read in self._segments.shards[number].reads],
             "memory_bytes": self._segments.memory_bytes(number, self._memory),
         }  # fmt: skip

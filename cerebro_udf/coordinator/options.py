@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from cerebro_udf import definition as definitions
-from cerebro_udf import keras_names, optimizers
+from cerebro_udf import keras_names, optimizers, precision
 from cerebro_udf.coordinator import search as searching
-from cerebro_udf.coordinator import stopping
+from cerebro_udf.coordinator import stopping, weights
 from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
 
 MAX_INTEGER = 2**31 - 1  # of PostgreSQL's integer, which is what the catalog stores
@@ -86,6 +86,10 @@ class Options:
     early_stopping: Optional[Dict[str, Any]] = None
     reduce_on_plateau: Optional[Dict[str, Any]] = None
     fuse: Optional[bool] = None
+    class_weight: Any = None
+    sample_weight: Optional[str] = None
+    weighted_metrics: Optional[List[Any]] = None
+    precision: str = "float32"
 
     def to_json(self) -> dict:
         return dataclasses.asdict(self)
@@ -109,8 +113,8 @@ def parse(options: Optional[dict], definition: dict) -> Options:
         NotSupported: an option that is planned.
     """
     parsed = Options(**_read(options, _READERS))
-    if parsed.metrics is not None:
-        _refuse_equal_names(parsed.metrics)
+    for metrics in (parsed.metrics, parsed.weighted_metrics):
+        _refuse_equal_names(metrics or [])
     if parsed.rank_by is not None:
         metric, way = parsed.rank_by["metric"], parsed.rank_by["direction"]
         parsed.rank_by["direction"] = _direction(parsed, "rank_by", metric, way)
@@ -334,6 +338,12 @@ def _rank_by(key: str, value: Any) -> Dict[str, str]:
     return {"metric": metric, "direction": way}
 
 
+def _name(key: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise _wrong(key, value, "the name of a column")
+    return value
+
+
 def _encoders(key: str, value: Any) -> Dict[str, Any]:
     names = ("standardize", "none", "one_hot", "embedding")
     if not isinstance(value, dict):
@@ -414,6 +424,10 @@ _READERS: Dict[str, Callable[[str, Any], Any]] = {
     "time_limit": _time_limit,
     "early_stopping": stopping.read,
     "reduce_on_plateau": stopping.read,
+    "class_weight": weights.read,
+    "sample_weight": _name,
+    "weighted_metrics": _metrics,
+    "precision": _choice(*precision.POLICIES),
     "fuse": _flag,
 }
 
@@ -454,6 +468,9 @@ def _direction(options: Options, key: str, metric: str, given: Optional[str]) ->
     known = {"loss": None}
     for checked in options.metrics if options.metrics is not None else _DERIVED:
         known[definitions.metric_name(checked)] = checked
+    for checked in options.weighted_metrics or ():  # Keras tells those of one name apart
+        own = definitions.metric_name(checked)
+        known["weighted_" + own if own in known else own] = checked
     if name not in known:
         raise InvalidArgument(
             'option "%s" names "%s", which this run does not report' % (key, metric),
@@ -464,7 +481,7 @@ def _direction(options: Options, key: str, metric: str, given: Optional[str]) ->
         return given
     checked = known[name]
     # A metric of the user's own naming has the direction of its class.
-    return direction(checked["class_name"] if isinstance(checked, dict) else name)
+    return direction(checked["class_name"] if isinstance(checked, dict) else checked or name)
 
 
 def _refuse_plateau_of_schedule(options: Options) -> None:

@@ -28,6 +28,8 @@ def spec(options: Options, params: Dict[str, Any], definition: dict, encoders: d
         "optimizer": settings["optimizer"],
         "loss": settings["loss"],
         "metrics": settings["metrics"],
+        "weighted_metrics": options.weighted_metrics,
+        "precision": options.precision,
         "encoders": encoding.model_part(encoders),
     }
 

@@ -65,10 +65,11 @@ class Source:
     features: List[str]
     label: Optional[str]
     carried: Sequence[str] = ()  # further columns, of any type
+    weight: Optional[str] = None  # the column that weighs rows
 
     @property
     def columns(self) -> List[str]:
-        named = self.features + ([self.label] if self.label is not None else [])
+        named = self.features + [name for name in (self.label, self.weight) if name is not None]
         return named + [name for name in self.carried if name not in named]
 
     def feature_specs(self, encoders: dict) -> List[dict]:
@@ -83,6 +84,9 @@ class Source:
             return None
         return {"name": self.label, "type": self.types[self.label], "task": task}
 
+    def weight_spec(self) -> Optional[dict]:
+        return None if self.weight is None else {"name": self.weight, "type": self.types[self.weight]}
+
 
 def kind_of(type_name: str) -> Optional[str]:
     """``number``, ``array`` or ``text``; None for a type that cannot be a feature."""
@@ -95,15 +99,17 @@ def kind_of(type_name: str) -> Optional[str]:
     return None
 
 
-def describe(plpy, source: str, features: Optional[List[str]], label: Optional[str], carried: Sequence[str] = ()) -> Source:
+def describe(plpy, source: str, features: Optional[List[str]], label: Optional[str], carried: Sequence[str] = (),
+             weight: Optional[str] = None) -> Source:  # fmt: skip
     """Check a relation and its columns before anything starts.
 
     Args:
         plpy: PL/Python's module.
         source: A regclass as text, qualified where the search path is pg_catalog alone.
-        features: Column names; ``["*"]`` stands for every usable column but the label; None reads none.
+        features: Column names; ``["*"]`` stands for every usable column but label and weight; None reads none.
         label: Column name, or None when no label is read.
         carried: Names of further columns, which may have any type.
+        weight: Name of the column that weighs rows, or None.
 
     Raises:
         TableNotFound, ColumnNotFound, WrongColumnType, NoPrivilege, NotSupported, NotReady, InvalidArgument.
@@ -118,8 +124,10 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
         )
     if label is not None:
         _column(label, types, relation["name"], "label")
+    if weight is not None:
+        _check_weight(weight, types, relation["name"], label)
     if features == ["*"]:
-        features = [name for name in types if name != label and name in readable and kind_of(types[name])]
+        features = [name for name in types if name not in (label, weight) and name in readable and kind_of(types[name])]
     for position, name in enumerate(features or []):
         if name is None or not name.strip():
             raise NullArgument(
@@ -131,6 +139,12 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
         if name == label:
             raise InvalidArgument(
                 'label "%s" is among the features' % label, "A model that sees its answer learns nothing.", "Take it off the features."
+            )
+        if name == weight:
+            raise InvalidArgument(
+                'sample_weight "%s" is among the features' % weight,
+                "A column that weighs rows says how much they count, not what they are.",
+                "Take it off the features.",
             )
         if kind_of(types[name]) is None:
             raise WrongColumnType(
@@ -148,7 +162,7 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
         )
     for name in carried:
         _column(name, types, relation["name"], "column to be carried along")
-    for name in (features or []) + ([label] if label is not None else []) + list(carried):
+    for name in [*(features or []), *(name for name in (label, weight) if name is not None), *carried]:
         if name not in readable:
             raise NoPrivilege(
                 'permission denied for column "%s" of table %s' % (name, relation["name"]),
@@ -161,7 +175,7 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
             "Segments read it in sessions of their own, which see committed rows only.",
             "COMMIT first.",
         )
-    return Source(relation["oid"], relation["name"], relation["relkind"], types, list(features or []), label, carried)
+    return Source(relation["oid"], relation["name"], relation["relkind"], types, list(features or []), label, carried, weight)
 
 
 def refuse_other_kinds(table: Source, encoders: dict) -> None:
@@ -198,6 +212,20 @@ def _relation(plpy, source: str) -> dict:
             "CREATE TABLE … AS SELECT * FROM %s; then train on that." % relation["name"],
         )
     return relation
+
+
+def _check_weight(name: str, types: Dict[str, str], relation: str, label: Optional[str]) -> None:
+    _column(name, types, relation, "sample_weight")
+    if name == label:
+        raise InvalidArgument(
+            'sample_weight "%s" is the label' % name, "Rows would count by their own answer.", "Name another column."
+        )
+    if types[name] not in NUMBERS:
+        raise WrongColumnType(
+            'column "%s" cannot be a sample_weight' % name,
+            "Its type is %s." % types[name],
+            "A weight is a number, 0 or more; name a column of numbers.",
+        )
 
 
 def _column(name: str, types: Dict[str, str], relation: str, what: str) -> None:

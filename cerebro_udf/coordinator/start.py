@@ -12,6 +12,7 @@ from cerebro_udf import stored
 from cerebro_udf.coordinator import search
 from cerebro_udf.coordinator.load import Loader
 from cerebro_udf.coordinator.options import Options, parse_init_from
+from cerebro_udf.coordinator.weights import by_class
 from cerebro_udf.errors import InvalidArgument, NotFound
 from cerebro_udf.segment import state
 from cerebro_udf.wire import MESSAGE_BYTES
@@ -101,12 +102,16 @@ def new_encoders(loader: Loader, stats: List[dict], weights: List[bytes]) -> dic
     """The encoders of a run that has none yet: those that came with its weights, or made of what its shards report.
 
     Raises:
-        CerebroError: see ``encoders.merge`` and ``encoders.reuse``.
+        CerebroError: see ``encoders.merge``, ``encoders.reuse`` and ``weights.by_class``.
     """
     kept = state.unpack(b"".join(weights))[1].get("encoders") if weights else None
     if kept is not None:
-        return encoding.reuse(json.loads(kept), stats, loader.nulls, loader.validation)
-    return encoding.merge(loader.features, loader.label, stats, loader.nulls, loader.validation)
+        encoders = encoding.reuse(json.loads(kept), stats, loader.nulls, loader.validation)
+    else:
+        encoders = encoding.merge(loader.features, loader.label, stats, loader.nulls, loader.validation)
+    if loader.class_weight is not None:
+        encoders["label"]["weights"] = by_class(loader.class_weight, encoders["label"])
+    return encoders
 
 
 def chunks(blob: bytes) -> List[bytes]:

@@ -40,8 +40,8 @@ def signature(spec: dict) -> str:
         "optimizer": optimizer,
         "loss": spec.get("loss"),
         "metrics": spec.get("metrics"),
-        "weighted_metrics": spec.get("weighted_metrics"),
-        "precision": spec.get("precision"),
+        "weighted_metrics": spec.get("weighted_metrics") or None,
+        "precision": spec.get("precision") or "float32",
         "encoders": encoders.model_part(spec["encoders"]),
     }
     return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).hexdigest()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 
@@ -144,6 +144,21 @@ def _finite(values: np.ndarray) -> List[float]:
     return np.where(np.isfinite(values), values, 1e308).tolist()
 
 
+class _Weight(_Column):
+    """The weights of rows; they have no say in which rows are for validation."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self._negatives, self._total = 0, 0.0
+
+    def observe(self, train, values):
+        self._negatives += int((values < 0).sum())
+        self._total += float(train.sum())
+
+    def stats(self):
+        return {**super().stats(), "negatives": self._negatives, "total": min(self._total, 1e308)}
+
+
 class _Text(_Column):
     """A text column: an int32 code per row, and every distinct value once."""
 
@@ -209,8 +224,13 @@ class _Numbered(dict):
 
 class _TextLabel(_Text):
     def stats(self):
-        classes = [value for value, count in zip(self._codes, self.all_counts) if count]
-        return {**_Column.stats(self), "classes": classes if len(classes) <= encoders.CLASSES else None}
+        counts = {value: int(n) for value, n, every in zip(self._codes, self.counts, self.all_counts) if every}
+        return {**_Column.stats(self), **_classes(counts if len(counts) <= encoders.CLASSES else None)}
+
+
+def _classes(counts: Optional[Dict[Any, int]]) -> dict:
+    """Statistics of classes: ``classes`` and in their order ``counts`` of training rows; both None if there are too many."""
+    return {"classes": None if counts is None else list(counts), "counts": None if counts is None else list(counts.values())}
 
 
 class _NumberLabel(_Column):
@@ -219,7 +239,7 @@ class _NumberLabel(_Column):
     def __init__(self, name: str, task: str, type_: str):
         super().__init__(name)
         self.task, self.type = task, type_
-        self._classes: Optional[Set[Any]] = set()
+        self._counts: Optional[Dict[Any, int]] = {}  # of training rows, None beyond so many classes
         self._range: List[float] = []
 
     def words(self, values):
@@ -232,10 +252,13 @@ class _NumberLabel(_Column):
             return
         if self.task == "regression":
             self._range = [min([*self._range, values.min()]), max([*self._range, values.max()])]
-        elif self._classes is not None:
-            self._classes.update(np.unique(values).tolist())
-            if len(self._classes) > encoders.CLASSES:
-                self._classes = None
+        elif self._counts is not None:
+            for value in np.unique(values).tolist():
+                self._counts.setdefault(value, 0)
+            for value, count in zip(*(array.tolist() for array in np.unique(train, return_counts=True))):
+                self._counts[value] += count
+            if len(self._counts) > encoders.CLASSES:
+                self._counts = None
 
     def stats(self):
         if self.task == "regression":
@@ -245,10 +268,10 @@ class _NumberLabel(_Column):
                 "min": low if self._range else None,
                 "max": high if self._range else None,
             }
-        classes = self._classes
-        if classes is not None and self.type == "boolean":
-            classes = {bool(value) for value in classes}
-        return {**super().stats(), "classes": None if classes is None else sorted(classes)}
+        counts = self._counts
+        if counts is not None:
+            counts = {bool(value) if self.type == "boolean" else value: counts[value] for value in sorted(counts)}
+        return {**super().stats(), **_classes(counts)}
 
 
 class Shard:
@@ -261,9 +284,9 @@ class Shard:
         seconds: What reading took.
     """
 
-    def __init__(self, features: List[_Column], label: Optional[_Column], skipped: int, seconds: float):
-        self._features, self._label = features, label
-        columns = [*features, label] if label else features
+    def __init__(self, features: List[_Column], label: Optional[_Column], weight: Optional[_Weight], skipped: int, seconds: float):
+        self._features, self._label, self._weight = features, label, weight
+        self._columns = columns = [*features, *(column for column in (label, weight) if column)]
         self._stats = {column.name: column.stats() for column in columns}
         self.skipped, self.seconds = skipped, seconds
         self.train_rows = columns[0].train.rows
@@ -307,7 +330,8 @@ class Shard:
             pulse: Called between chunks; may raise, the shard is of no use then.
 
         Returns:
-            ``{"train": arrays, "validation": arrays}``, arrays as of ``encoders.Encoding.encode``.
+            ``{"train": arrays, "validation": arrays}``, arrays as of ``encoders.Encoding.encode``; and ``weight`` float32
+            (n,) where rows are weighted, by a column of theirs or, in training, by their class.
         """
         result = {}
         for part in ("train", "validation"):
@@ -316,9 +340,20 @@ class Shard:
                 columns, label = _without_rows(encoding.encoders, label is not None)
             result[part] = encoding.encode(columns, label, pulse)
             del columns, label
-            for column in [*self._features, *([self._label] if self._label else [])]:
+            weights = self._weights(part, result[part], encoding.encoders, pulse)
+            if weights is not None:
+                result[part]["weight"] = weights
+            for column in self._columns:
                 setattr(column, part, _Buffer())
         return result
+
+    def _weights(self, part: str, arrays: dict, stored: dict, pulse: Callable[[], None]) -> Optional[np.ndarray]:
+        weights = self._weight.part(part, pulse).astype(np.float32) if self._weight else None
+        by_class = (stored.get("label") or {}).get("weights")
+        if part == "train" and by_class and "label" in arrays:
+            of_class = np.array(by_class, np.float32)[arrays["label"]]
+            weights = of_class if weights is None else weights * of_class
+        return weights
 
 
 def _without_rows(stored: dict, labelled: bool) -> Tuple[Dict[str, encoders.Column], Optional[np.ndarray]]:
@@ -336,8 +371,8 @@ def read(plpy, spec: dict, pulse: Callable[[], None] = lambda: None) -> Shard:
     Args:
         plpy: PL/Python's module.
         spec: ``reads`` ``[{"relation": quoted qualified name, "where": SQL or None, "columns": {source
-            column: name there}}]``, ``features`` and ``label`` (column specs), ``nulls`` (``error`` or ``skip``),
-            ``seed``, ``validation`` (fraction), ``memory_bytes`` (or None), ``promised_bytes`` (to other runs).
+            column: name there}}]``, ``features``, ``label`` and ``weight`` (column specs or None), ``nulls`` (``error`` or
+            ``skip``), ``seed``, ``validation`` (fraction), ``memory_bytes`` (or None), ``promised_bytes`` (to other runs).
         pulse: Called after every fetch; may raise.
 
     Raises:
@@ -358,7 +393,8 @@ class _Reader:
         self.integer_label: Optional[_Column] = None
         self.features = [self._feature(feature) for feature in spec["features"]]
         self.label = self._label(spec["label"]) if spec.get("label") else None
-        self.columns = [*self.features, *([self.label] if self.label else [])]
+        self.weight = self._weight(spec["weight"]) if spec.get("weight") else None
+        self.columns = [*self.features, *(column for column in (self.label, self.weight) if column)]
         self._keys: Optional[List[np.ndarray]] = None
         self._row_bytes: Optional[int] = None
 
@@ -387,6 +423,11 @@ class _Reader:
             self.scalars.append(column)
         return column
 
+    def _weight(self, weight: dict) -> _Weight:
+        column = _Weight(weight["name"])
+        self.scalars.append(column)
+        return column
+
     def read(self, plpy, pulse: Callable[[], None]) -> Shard:
         started = time.perf_counter()
         for relation in self.spec["reads"]:
@@ -404,12 +445,12 @@ class _Reader:
                     pulse()
             finally:
                 cursor.close()
-        return Shard(self.features, self.label, self.skipped, time.perf_counter() - started)
+        return Shard(self.features, self.label, self.weight, self.skipped, time.perf_counter() - started)
 
     def _query(self, plpy, relation: dict) -> str:
         types = {
             column["name"]: encoders.base_type(column["type"])
-            for column in [*self.spec["features"], *([self.spec["label"]] if self.label else [])]
+            for column in [*self.spec["features"], *(self.spec[key] for key in ("label", "weight") if self.spec.get(key))]
         }
 
         def name(column: _Column) -> str:
@@ -491,7 +532,7 @@ class _Reader:
             column.append(values[column.name], validation)
 
     def _validation(self, values: Dict[str, np.ndarray]) -> np.ndarray:
-        words = [column.words(values[column.name]) for column in self.columns]
+        words = [column.words(values[column.name]) for column in self.columns if column is not self.weight]
         if self._keys is None:
             widths = [block.shape[1] for block in words]
             keys = seeds.raw(sum(widths), self.spec["seed"], "validation") | np.uint64(1)

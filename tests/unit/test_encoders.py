@@ -43,7 +43,7 @@ def shard(rows, validation_rows=0, **columns):
 
 
 def labels(*classes):
-    return {**CLEAN, "classes": list(classes)}
+    return {**CLEAN, "classes": list(classes), "counts": [1] * len(classes)}
 
 
 def test_moments_of_three_shards_are_those_of_all_rows():

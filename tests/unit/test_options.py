@@ -40,6 +40,10 @@ def test_no_options_are_sensible_ones():
         "init_from": None,
         "early_stopping": None,
         "reduce_on_plateau": None,
+        "class_weight": None,
+        "sample_weight": None,
+        "weighted_metrics": None,
+        "precision": "float32",
         "fuse": None,
     }
     for given in (None, {}, dict.fromkeys(expected)):
@@ -95,6 +99,10 @@ WRONG = {
     "rank_by": [3, "", {"metric": 3}, {"metric": "loss", "direction": "up"}, {}],
     "metrics": ["accuracy", 3],
     "search": [[], "grid", 3],
+    "class_weight": ["even", {}, [1, 2], {"a": -1}, {"a": "1"}, {"a": True}, 2],
+    "sample_weight": ["", 3, ["w"]],
+    "weighted_metrics": ["accuracy", 3],
+    "precision": ["float16", "bfloat16", 16],
 }
 
 
@@ -200,6 +208,8 @@ def test_two_metrics_of_one_name_are_refused():
         ({"rank_by": "val_pr", "metrics": [{"AUC": {"curve": "PR", "name": "pr"}}]}, ("val_pr", "max")),
         ({"rank_by": "val_miss", "metrics": [{"FalseNegatives": {"name": "miss"}}]}, ("val_miss", "min")),
         ({"rank_by": {"metric": "mean", "direction": "max"}, "metrics": ["mean"]}, ("mean", "max")),
+        ({"rank_by": "val_weighted_accuracy", "weighted_metrics": ["accuracy"]}, ("val_weighted_accuracy", "max")),
+        ({"rank_by": "val_auc", "weighted_metrics": [{"AUC": {}}]}, ("val_auc", "max")),
         ({}, ("val_loss", "min")),
     ],
 )

@@ -199,6 +199,7 @@ def test_statistics_are_those_of_numpy_over_training_rows_only(read):
     counts = stats["columns"]["t"]["counts"]
     assert counts == {value: train["t"].count(value) for value in set(train["t"])}
     assert stats["columns"]["y"]["classes"] == [0, 1, 2]
+    assert stats["columns"]["y"]["counts"] == [train["label"].count(value) for value in (0, 1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -208,10 +209,10 @@ def test_statistics_are_those_of_numpy_over_training_rows_only(read):
             "bigint",
             None,
             "select 1, 4611686018427387905 union all select 1, 4611686018427387904",
-            {"classes": [4611686018427387904, 4611686018427387905]},
+            {"classes": [4611686018427387904, 4611686018427387905], "counts": [1, 1]},
         ),
-        ("boolean", None, "values (1, true), (1, false)", {"classes": [False, True]}),
-        ("text", None, "values (1, 'b'), (1, 'a')", {"classes": ["b", "a"]}),
+        ("boolean", None, "values (1, true), (1, false), (1, true)", {"classes": [False, True], "counts": [1, 2]}),
+        ("text", None, "values (1, 'b'), (1, 'a')", {"classes": ["b", "a"], "counts": [1, 1]}),
         ("integer", "regression", "values (1, 5), (1, 3)", {"min": 3.0, "max": 5.0}),
         ("integer", None, "select 1, i from generate_series(1, 1001) i", {"classes": None}),
         ("text", None, "select 1, i::text from generate_series(1, 1001) i", {"classes": None}),
@@ -357,3 +358,15 @@ def test_blocks_are_put_together_with_a_look_at_interrupts_after_each():
     for start in range(0, 50, 10):
         buffer.append(np.arange(start, start + 10))
     assert buffer.whole(lambda: calls.append(1)).tolist() == list(range(50)) and len(calls) == 5
+
+
+def test_weights_are_read_counted_and_have_no_say_in_validation(read):
+    read.table({"x": "real", "y": "integer", "w": "numeric"}, "select random(), i % 2, i % 4 - 1 from generate_series(1, 400) i")
+    features = [{"name": "x", "column": "x", "type": "real", "kind": "number", "encoder": None}]
+    given = {"features": features, "validation": 0.3}
+    plain = read(None, label=("y", None), **given)
+    weighted = read(None, label=("y", None), weight={"name": "w", "type": "numeric"}, **given)
+    assert weighted["train"] == plain["train"] and weighted["validation"] == plain["validation"]
+    stats = weighted["stats"]["columns"]["w"]
+    assert stats["negatives"] == 100 and (stats["nulls"], stats["nans"]) == (0, 0)
+    assert weighted["stats"]["checksum"] != plain["stats"]["checksum"]
