@@ -148,6 +148,7 @@ class Scheduler:
         self._work = np.zeros(0)  # (slot,): seconds that the trial still needs when alone, visits under way as a whole
         self._busy = np.zeros(self.segments)  # (shard,): seconds of visits still to make there, likewise
         self._idle: Set[int] = set()  # segments that the last ``orders`` found nothing for
+        self._was_idle = np.zeros(self.segments, bool)  # those, and some that have been taken since
         self._changed: Dict[int, None] = {}  # slots of trials that could be given something since then
 
     # ---- events
@@ -262,6 +263,8 @@ class Scheduler:
                 if self._policy == "fixed":
                     trial.order.pop()
             result.append(Order(trial.number, trial.epoch, trial.phase, segment))
+            self._was_idle[segment] = False
+        self._was_idle[list(idle - self._idle)] = True
         self._idle = idle
         self._changed.clear()
         return sorted(result, key=lambda order: order.shard)
@@ -273,12 +276,12 @@ class Scheduler:
 
         All others were free when ``orders`` was asked last, and none of the trials that were left then could go there.
         """
-        new = sorted(free - self._idle)
-        idle = np.array(sorted(free & self._idle), int)
-        changed = [slot for slot in self._changed if any(able[slot] for able in self._able.values())]
-        if len(idle) and changed:
-            new += idle[self._open[idle[:, None], changed].any(axis=1)].tolist()
-        return new
+        found = free - self._idle
+        if free & self._idle:
+            for slot in self._changed:
+                if self._able["train"][slot] or self._able["validate"][slot]:
+                    found.update((self._open[:, slot] & self._was_idle).nonzero()[0].tolist())
+        return sorted(found & free)
 
     def _choose(self, segments: List[int]) -> List[Tuple[int, int]]:
         """Pairs of a segment and the slot of the trial that goes there."""
