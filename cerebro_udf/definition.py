@@ -119,6 +119,54 @@ def bind(definition: dict, values: Dict[str, Any]) -> dict:
     return _walk(_substitute(definition, values, "definition"))
 
 
+def full(definition: dict) -> dict:
+    """Return a checked definition in full form, placeholders left in it."""
+    return _walk(definition)
+
+
+def until(model: dict, name: str) -> dict:
+    """Cut a model in full form behind one of its layers, whose output then is the model's.
+
+    Raises:
+        InvalidArgument: there is no layer of that name.
+    """
+    config = model["config"]
+    names_ = [layer["config"].get("name") for layer in config["layers"]]
+    if name not in names_:
+        raise InvalidArgument('definition: no layer "%s" to cut the model behind' % name, None, nearest(name, filter(None, names_)))
+    if model["class_name"] == "Sequential":
+        return {**model, "config": {**config, "layers": config["layers"][: names_.index(name) + 1]}}
+    by_name = {layer["name"]: layer for layer in config["layers"]}
+    kept, waiting = set(), [name]
+    while waiting:
+        layer = waiting.pop()
+        if layer in by_name and layer not in kept:
+            kept.add(layer)
+            waiting += _sources(by_name[layer]["inbound_nodes"])
+    layers = [layer for layer in config["layers"] if layer["name"] in kept or layer["class_name"] == "InputLayer"]
+    return {**model, "config": {**config, "layers": layers, "output_layers": [name, 0, 0]}}
+
+
+def _sources(nodes: Any) -> Iterable[str]:
+    """The layers whose outputs go into these nodes."""
+    if isinstance(nodes, dict) and "keras_history" in nodes:
+        yield nodes["keras_history"][0]
+    for item in nodes.values() if isinstance(nodes, dict) else nodes if isinstance(nodes, list) else ():
+        yield from _sources(item)
+
+
+def with_trainable(model: dict, trainable: bool) -> dict:
+    """Return a model in full form all of whose layers are frozen, or are not."""
+    config = {**model["config"], "trainable": trainable}
+    if "layers" in config:
+        config["layers"] = [with_trainable(layer, trainable) if _is_layer(layer) else layer for layer in config["layers"]]
+    return {**model, "config": config}
+
+
+def _is_layer(value: dict) -> bool:
+    return value["module"] not in names.OPERATIONS
+
+
 def fill(definition: dict, values: Dict[str, Any]) -> dict:
     """Replace the placeholders that have a value here, and leave the others to ``bind``."""
     return _filled(definition, {name: literal(value) for name, value in values.items()})

@@ -68,6 +68,8 @@ def _parsed(name: str, text: str) -> Any:
         parsed = json.loads(text, parse_float=number, parse_int=whole)
     except RecursionError:
         raise deep from None
+    except ValueError as error:  # PostgreSQL has read every argument but what is inside an archive
+        raise InvalidArgument("argument %s is not JSON" % name, "%s." % error, "Write it anew.") from None
     level = [parsed]
     for _ in range(MAX_DEPTH + 1):
         parts = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, (dict, list))]
@@ -88,12 +90,23 @@ def _json(name: str, value: Optional[str]) -> dict:
 
 @door
 def create_model(plpy, gd: dict, name: str, definition: str) -> None:
-    from cerebro_udf import definition as definitions
+    from cerebro_udf import models
+
+    models.create(plpy, _text("name", name), _json("definition", definition))
+
+
+@door
+def import_model(plpy, gd: dict, name: str, archive: Optional[bytes]) -> None:
+    from cerebro_udf import archive as archives
+    from cerebro_udf import models
+    from cerebro_udf.interrupts import Pulse
 
     _text("name", name)
-    stored = definitions.check(_json("definition", definition))
-    plan = plpy.prepare("select cerebro_internal.model_create($1, $2)", ["text", "jsonb"])
-    plpy.execute(plan, [name, json.dumps(stored)])
+    if archive is None:
+        raise NullArgument("argument archive is null", None, "Give it the contents of a .keras file.")
+    parts = archives.read(archive, Pulse(plpy).check)
+    about = None if parts.about is None else _json("archive", parts.about)
+    models.take_in(plpy, name, _json("archive", parts.config), parts.weights, about)
 
 
 @door

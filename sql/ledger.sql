@@ -16,6 +16,16 @@ END
 $$;
 COMMENT ON FUNCTION cerebro_internal.model_create(text, jsonb) IS 'Insert a model that the caller has checked';
 
+CREATE OR REPLACE FUNCTION cerebro_internal.model_weights_put(name text, chunk int, data bytea)
+RETURNS void
+LANGUAGE sql
+SET search_path = pg_catalog, pg_temp
+AS $$
+INSERT INTO cerebro_internal.visible_model_weights (model, chunk, data)
+SELECT m.id, $2, $3 FROM cerebro_internal.visible_model m WHERE m.owner = current_user AND m.name = $1
+$$;
+COMMENT ON FUNCTION cerebro_internal.model_weights_put(text, int, bytea) IS 'Store one chunk of the weights of a model of the caller';
+
 CREATE OR REPLACE FUNCTION cerebro_internal.model_drop(name text)
 RETURNS boolean
 LANGUAGE plpgsql

@@ -2,8 +2,10 @@
 
 CREATE OR REPLACE VIEW cerebro.model WITH (security_barrier) AS
 SELECT m.name AS model, m.owner, m.definition, m.created_at
+     , (SELECT pg_catalog.sum(pg_catalog.octet_length(w.data))
+        FROM cerebro_internal.visible_model_weights w WHERE w.model = m.id) AS weights_bytes
 FROM cerebro_internal.visible_model m;
-COMMENT ON VIEW cerebro.model IS 'Registered architectures';
+COMMENT ON VIEW cerebro.model IS 'Registered architectures, and how large the weights are that came with them';
 GRANT SELECT ON cerebro.model TO PUBLIC;
 
 CREATE OR REPLACE VIEW cerebro.run WITH (security_barrier) AS

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import subprocess
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import h5py
 import numpy as np
 import psycopg
 import pytest
@@ -340,3 +343,179 @@ def test_what_does_not_fit_an_earlier_run_is_refused_before_it_begins(session, n
     call = {"label": "label", "features": ["a", "t"], "init_from": run, "segments": 1, **change}
     refused = session.refused(table, model, call.pop("label"), call.pop("features"), **call)
     assert refused.sqlstate == sqlstate and words in refused.message and refused.hint
+
+
+# ---- import
+
+os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
+KEPT = 1e-30  # a learning rate that leaves weights as they are
+
+
+def saved(model, folder: Path) -> bytes:
+    model.save(folder / "model.keras")
+    return (folder / "model.keras").read_bytes()
+
+
+def weights(session, run: str) -> list[np.ndarray]:
+    """The variables of the model of a run of one trial, in order."""
+    arrays = outcome.arrays(max(outcome.states(session.cluster, run).items())[1])
+    return [arrays[name] for name in sorted((n for n in arrays if n.startswith("model/")), key=lambda n: int(n[6:]))]
+
+
+@pytest.fixture(scope="module")
+def imported(session, tmp_path_factory):
+    """A Functional model that is registered with its weights, one layer frozen, compiled and trained: (name, Keras model)."""
+    import keras
+
+    keras.utils.set_random_seed(4)
+    x = keras.Input((2,), name="x")
+    y = keras.layers.Dense(5, activation="relu", name="first", trainable=False)(x)
+    y = keras.layers.BatchNormalization(name="norm")(y)
+    y = keras.layers.Dropout(0.1, name="drop")(keras.layers.Add(name="twice")([y, y]))
+    model = keras.Model(x, keras.layers.Dense(2, name="last")(y))
+    model.compile("adam", "mse")
+    model.fit(np.ones((8, 2)), np.ones((8, 2)), verbose=0)
+    name = session.name("imported")
+    session.rows("select cerebro.import_model(%s, %s)", name, saved(model, tmp_path_factory.mktemp("imported")))
+    return name, model
+
+
+def plain(model) -> list[np.ndarray]:
+    return [np.asarray(v) for v in model.variables if v.name != "seed_generator_state"]
+
+
+def test_an_imported_model_is_trained_on_from_its_weights_its_frozen_layers_left_alone(session, imported):
+    name, model = imported
+    assert session.rows("select weights_bytes > 100 from cerebro.model where model = %s", name) == [(True,)]
+    table = session.local(POINTS, points())
+    kept = weights(session, session.fit(table, name, "label", segments=1, optimizer="sgd", learning_rate=KEPT))
+    moving = {3, 4}  # mean and variance of the batch normalization follow the rows
+    for number, (ours, theirs) in enumerate(zip([w for w in kept if w.dtype == np.float32], plain(model))):
+        assert np.array_equal(ours, theirs) == (number - 1 not in moving), number
+    trained = weights(session, session.fit(table, name, "label", segments=1, learning_rate=0.1))
+    assert np.array_equal(trained[0], plain(model)[0]) and not np.array_equal(trained[-1], plain(model)[-1])
+
+
+def test_a_new_head_goes_onto_a_part_of_an_imported_model(session, imported):
+    name, model = imported
+    base = {"Model": {"name": name, "until": "twice", "trainable": False}}
+    head = session.model({"layers": [base, {"Dense": {"units": "$units", "activation": "relu"}}, {"Dense": {"units": "$classes"}}]})
+    session.rows("select cerebro.create_model(%s, %s)", head + "_2", json.dumps({"layers": [{"Model": head}]}))
+    table = session.local(POINTS, points())
+    for built in (head, head + "_2"):
+        run = session.fit(table, built, "label", segments=1, learning_rate=0.1, search={"space": {"units": [3]}})
+        found = weights(session, run)
+        for ours, theirs in zip(found, plain(model)[:6]):
+            np.testing.assert_array_equal(ours, theirs)
+        assert [w.shape for w in found[6:]] == [(5, 3), (3,), (3, 2), (2,)]
+    # Neither the run nor the model depends on what they were built from.
+    session.rows("select cerebro.drop_model(%s)", head)
+    session.rows("select cerebro.drop_model(%s)", head + "_2")
+    assert session.rows("select cerebro.predict_class(%s, %s) in ('true', 'false')", run, ROW) == [(True,)]
+
+
+def test_an_exported_model_comes_back_as_its_user_defined_it(session, exported):
+    run, columns = exported.runs["image"], CASES["image"][1]
+    name = session.name("back")
+    session.rows("select cerebro.import_model(%s, %s)", name, exported.paths["image"].read_bytes())
+    rows = made(columns, CASES["image"][2])
+    table = session.local({**columns, "label": "boolean"}, [list(row.values()) for row in rows])
+    again = session.fit(table, name, "label", list(columns), segments=1, learning_rate=KEPT, optimizer="sgd")
+    for ours, theirs in zip(weights(session, again), weights(session, run)):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_model_whose_input_does_not_fit_the_features_fails_its_trials(session, imported):
+    run = session.fit(session.local(POINTS, points()), imported[0], "label", ["a"], segments=1)
+    ((error,),) = session.rows("select error from cerebro.trial where run = %s", run)
+    assert "expects rows of shape [2], the features have shape [1]" in error
+
+
+@pytest.mark.parametrize("entry, words", [
+    ({"Model": {"name": "nobody"}}, "does not exist"),
+    ({"Model": {"nam": "x"}}, 'unknown key "nam"'),
+    ({"Model": {"name": "{name}", "until": "lats"}}, 'no layer "lats"'),
+    ({"Model": {"name": "{name}", "trainable": "no"}}, '"trainable" has a wrong value'),
+    ({"Model": 3}, "not a registered model"),
+])  # fmt: skip
+def test_what_cannot_be_built_upon_is_told(session, imported, entry, words):
+    definition = json.dumps({"layers": [entry]}).replace("{name}", imported[0])
+    error = session.error("select cerebro.create_model('x', %s)", definition)
+    assert error.sqlstate in ("22023", "42704") and words in error.message and error.hint
+
+
+def archive(**members: bytes | str) -> bytes:
+    """A zip file of these members, `config` and `weights` standing for Keras' own names."""
+    data = io.BytesIO()
+    names = {"config": "config.json", "weights": "model.weights.h5"}
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for name, content in members.items():
+            zipped.writestr(names.get(name, name), content)
+    return data.getvalue()
+
+
+def layered(*layers: dict) -> str:
+    config = {"name": "m", "layers": [{"module": "keras.layers", "registered_name": None, **layer} for layer in layers]}
+    return json.dumps({"module": "keras", "class_name": "Sequential", "config": config, "registered_name": "Sequential"})
+
+
+DENSE = layered(
+    {"class_name": "InputLayer", "config": {"batch_shape": [None, 2], "dtype": "float32", "name": "i"}},
+    {"class_name": "Dense", "config": {"name": "d", "units": 3}},
+)
+
+
+def hdf5(fill) -> bytes:
+    data = io.BytesIO()
+    with h5py.File(data, "w") as file:
+        fill(file)
+    return data.getvalue()
+
+
+LAMBDA = {"class_name": "Lambda", "config": {"function": {"class_name": "__lambda__", "config": {"code": "4wEAAAA="}}}}
+PICKLED = b"\x93NUMPY\x01\x00" + b"cos\nsystem\n(S'touch /tmp/pwned'\ntR."
+MALICIOUS = {
+    "Lambda": (dict(config=layered(LAMBDA), weights=b""), "22023", 'layer "Lambda" is not allowed'),
+    "a module of somebody's": (
+        dict(config=layered({"class_name": "Dense", "config": {"units": 1}, "module": "os"}), weights=b""), "22023", "of that module"),
+    "a registered class": (
+        dict(config=layered({"class_name": "Dense", "config": {"units": 1}, "registered_name": "evil>Dense"}), weights=b""),
+        "22023", "registered class"),
+    "a path out": ({"config": DENSE, "weights": b"", "../../../tmp/evil": b"x"}, "22023", "what Keras does not write"),
+    "an absolute path": ({"config": DENSE, "weights": b"", "/etc/passwd": b"x"}, "22023", "what Keras does not write"),
+    "a pickled npz": ({"config": DENSE, "model.weights.npz": PICKLED}, "22023", "what Keras does not write"),
+    "a pickle for weights": (dict(config=DENSE, weights=PICKLED), "22023", "weights of the archive cannot be read"),
+    "assets": ({"config": DENSE, "weights": b"", "assets/vocabulary.txt": b"x"}, "0A000", "files beside its weights"),
+    "a bomb": (dict(config=b"[" + b"0," * 2**24 + b"0]", weights=b""), "0A000", "too large"),
+    "no JSON": (dict(config=b"{", weights=b""), "22023", "not JSON"),
+    "deep JSON": (dict(config=b"[" * 100_000, weights=b""), "22023", "nested too deeply"),
+    "no weights": (dict(config=DENSE), "22023", "lacks model.weights.h5"),
+    "weights in another file": (
+        dict(config=DENSE, weights=hdf5(lambda f: f.__setitem__("layers/dense/vars", h5py.ExternalLink("/etc/passwd", "/")))),
+        "22023", "cannot be read"),
+    "weights in a raw file": (
+        dict(config=DENSE, weights=hdf5(lambda f: f.create_dataset("layers/dense/vars/0", (2, 3), "f4", external="/etc/passwd"))),
+        "22023", "cannot be read"),
+    "packed weights": (
+        dict(config=DENSE, weights=hdf5(lambda f: f.create_dataset("layers/dense/vars/0", (10**9,), "f4", compression="gzip"))),
+        "22023", "cannot be read"),
+    "weights of another shape": (
+        dict(config=DENSE, weights=hdf5(lambda f: f.__setitem__("layers/dense/vars/0", np.zeros((9, 9), "f4")))),
+        "22023", "cannot be built"),
+    "a model for no memory": (
+        dict(config=DENSE.replace('"units": 3', '"units": 1000000000000'), weights=hdf5(lambda f: None)), "22023", "cannot be built"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", MALICIOUS)
+def test_an_archive_runs_no_code_reads_no_file_and_takes_no_memory(session, what):
+    members, sqlstate, words = MALICIOUS[what]
+    error = session.error("select cerebro.import_model('evil', %s)", archive(**members))
+    assert error.sqlstate == sqlstate and words in error.message and error.hint, error
+    assert not Path("/tmp/pwned").exists() and not Path("/tmp/evil").exists()
+
+
+def test_what_is_no_archive_is_refused(session):
+    for data in (b"", b"PK", b"not a zip", archive(config=DENSE, weights=b"")[:-30]):
+        assert session.error("select cerebro.import_model('evil', %s)", data).sqlstate == "22023"
+    assert session.error("select cerebro.import_model('evil', null)").sqlstate == "22004"

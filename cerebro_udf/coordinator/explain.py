@@ -15,7 +15,6 @@ from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator.load import Loader
 from cerebro_udf.coordinator.pilot import Pilot
 from cerebro_udf.coordinator.segments import Segments
-from cerebro_udf.coordinator.start import new_encoders
 from cerebro_udf.coordinator.study import Study
 from cerebro_udf.coordinator.trials import Maker, Trial, Unit, group
 from cerebro_udf.interrupts import Pulse
@@ -44,7 +43,7 @@ def explain_fit(plpy, gd: dict, *arguments: Any) -> List[Line]:
         clock = _Clock()
         loader = Loader(segments, call.table, options, call.run, options.nulls, options.validation, options.memory)
         stats = loader.load()
-        encoders = new_encoders(loader, stats, call.start.weights)
+        encoders = loader.encoders(stats, call.start.weights)
         programs.check_metrics([*(options.metrics or []), *(options.weighted_metrics or [])], encoders)
         load_seconds = clock.lap()
         segments.start()

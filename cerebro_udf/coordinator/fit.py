@@ -18,7 +18,7 @@ from cerebro_udf.coordinator.progress import Progress
 from cerebro_udf.coordinator.scheduler import Scheduler
 from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.source import Source, describe, refuse_other_kinds
-from cerebro_udf.coordinator.start import Start, begin, new_encoders
+from cerebro_udf.coordinator.start import Start, begin
 from cerebro_udf.coordinator.study import Study
 from cerebro_udf.coordinator.trials import Maker, shown
 from cerebro_udf.engines import engine_for
@@ -185,7 +185,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         loader = Loader(segments, table, options, run, options.nulls, options.validation, options.memory)
         stats, encoders, weights = loader.load(), record["encoders"], ledger.weights(ledger.run)
         if encoders is None:
-            encoders = new_encoders(loader, stats, weights)
+            encoders = loader.encoders(stats, weights)
         else:
             verify([shard.segment for shard in segments.shards], record["plan"]["stats"], stats)
         segments.start()

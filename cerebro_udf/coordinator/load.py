@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any, List, Optional, Sequence
 
+from cerebro_udf import encoders as encoding
 from cerebro_udf.coordinator.links import Reply
 from cerebro_udf.coordinator.options import Options
 from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.source import Source
+from cerebro_udf.coordinator.weights import by_class
 from cerebro_udf.errors import DataChanged
+from cerebro_udf.segment import state
 
 _LOAD = "select cerebro_internal.worker_load($1)::text"
 _ENCODE = "select cerebro_internal.worker_encode($1)::text"
@@ -30,9 +33,8 @@ class Loader:
 
     def __init__(self, segments: Segments, table: Source, options: Options, key: str, nulls: str, validation: float, memory: Any):
         self.features, self.label = table.feature_specs(options.encoders), table.label_spec(options.task)
-        self.nulls, self.validation = nulls, validation
         self._segments, self._key, self._memory = segments, key, memory
-        self._weight, self.class_weight = table.weight_spec(), options.class_weight
+        self._weight, self._class_weight = table.weight_spec(), options.class_weight
         self._settings = {"run": key, "nulls": nulls, "seed": options.seed, "validation": validation}
 
     def load(self, numbers: Optional[List[int]] = None) -> List[dict]:
@@ -46,6 +48,25 @@ class Loader:
             "reads": [read.spec() for read in self._segments.shards[number].reads],
             "memory_bytes": self._segments.memory_bytes(number, self._memory),
         }  # fmt: skip
+
+    def encoders(self, stats: List[dict], weights: List[bytes]) -> dict:
+        """The encoders of a run that has none yet: those that came with its weights, or made of what its shards report.
+
+        Args:
+            stats: Of every shard.
+            weights: Chunks of what the run's trials begin from; none where they begin anew.
+
+        Raises:
+            CerebroError: see ``encoders.merge``, ``encoders.reuse`` and ``weights.by_class``.
+        """
+        kept = state.unpack(b"".join(weights))[1].get("encoders") if weights else None
+        if kept is not None:
+            encoders = encoding.reuse(json.loads(kept), stats, self._settings["nulls"], self._settings["validation"])
+        else:
+            encoders = encoding.merge(self.features, self.label, stats, self._settings["nulls"], self._settings["validation"])
+        if self._class_weight is not None:
+            encoders["label"]["weights"] = by_class(self._class_weight, encoders["label"])
+        return encoders
 
     def encode(self, encoders: dict, numbers: Optional[List[int]] = None) -> List[int]:
         """Turn what was read into arrays, with the merged statistics; gives the bytes of each segment's."""

@@ -10,9 +10,7 @@ from cerebro_udf import definition as definitions
 from cerebro_udf import encoders as encoding
 from cerebro_udf import stored
 from cerebro_udf.coordinator import search
-from cerebro_udf.coordinator.load import Loader
 from cerebro_udf.coordinator.options import Options, parse_init_from
-from cerebro_udf.coordinator.weights import by_class
 from cerebro_udf.errors import InvalidArgument, NotFound
 from cerebro_udf.segment import state
 from cerebro_udf.wire import MESSAGE_BYTES
@@ -86,32 +84,25 @@ def begin(plpy, gd: dict, model: str, options: Optional[dict]) -> Start:
         NotFound, NotReady: no such model, or earlier run; or that one has no finished epoch.
         InvalidArgument: the earlier run's model has other weights than this one.
     """
-    found = plpy.execute(plpy.prepare(_MODEL, ["text"]), [model])
-    if not len(found):
-        raise NotFound('model "%s" does not exist' % model, None, "select model from cerebro.model; shows all models.")
-    definition = json.loads(found[0]["definition"])
     given = parse_init_from(options)
+    registered = registered_model(plpy, model, with_weights=given is None)
     if given is None:
-        rows = plpy.execute(plpy.prepare(_WEIGHTS, ["int4"]), [found[0]["id"]])
-        return Start(definition, [row["data"] for row in rows])
+        return registered
     chosen, record, chunks = stored.read(plpy, gd, given["run"], given["trial"])
-    return Start(_matching(model, definition, record, options), _weights(record, chunks), record, chosen.trial)
+    return Start(_matching(model, registered.definition, record, options), _weights(record, chunks), record, chosen.trial)
 
 
-def new_encoders(loader: Loader, stats: List[dict], weights: List[bytes]) -> dict:
-    """The encoders of a run that has none yet: those that came with its weights, or made of what its shards report.
+def registered_model(plpy, name: str, with_weights: bool = True) -> Start:
+    """A registered model, with the weights that it was imported with.
 
     Raises:
-        CerebroError: see ``encoders.merge``, ``encoders.reuse`` and ``weights.by_class``.
+        NotFound.
     """
-    kept = state.unpack(b"".join(weights))[1].get("encoders") if weights else None
-    if kept is not None:
-        encoders = encoding.reuse(json.loads(kept), stats, loader.nulls, loader.validation)
-    else:
-        encoders = encoding.merge(loader.features, loader.label, stats, loader.nulls, loader.validation)
-    if loader.class_weight is not None:
-        encoders["label"]["weights"] = by_class(loader.class_weight, encoders["label"])
-    return encoders
+    found = plpy.execute(plpy.prepare(_MODEL, ["text"]), [name])
+    if not len(found):
+        raise NotFound('model "%s" does not exist' % name, None, "select model from cerebro.model; shows all models.")
+    rows = plpy.execute(plpy.prepare(_WEIGHTS, ["int4"]), [found[0]["id"]]) if with_weights else []
+    return Start(json.loads(found[0]["definition"]), [row["data"] for row in rows])
 
 
 def chunks(blob: bytes) -> List[bytes]:

@@ -1,0 +1,65 @@
+"""The model of a ``.keras`` archive with its weights, built from what is understood of it; Keras opens no archive here."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from pathlib import Path
+from typing import Dict, List, Tuple
+
+import numpy as np
+
+from cerebro_udf import definition as definitions
+from cerebro_udf.errors import InvalidArgument, TrialFailed
+from cerebro_udf.segment import network, state, weights
+
+import h5py  # isort: skip  (network imports TensorFlow first)
+import keras  # isort: skip
+
+
+def take_in(config: dict, arrays: Dict[str, np.ndarray], place: List[str]) -> Tuple[dict, bytes]:
+    """Build a model from a config and give it weights.
+
+    Args:
+        config: As ``config.json`` has it; checked here.
+        arrays: By their path in the weights file.
+        place: Names of layers, from the whole model inwards to the one that is wanted; empty for the whole.
+
+    Returns:
+        (definition of the wanted model in full form, blob for ``weights.assign``).
+
+    Raises:
+        InvalidArgument: the config isn't allowed, or the weights do not fit it.
+    """
+    config = definitions.bind(definitions.literal(config), {})
+    try:
+        with network.one_trial_fails(), network.fitting_memory():
+            model = keras.saving.deserialize_keras_object(copy.deepcopy(config), safe_mode=True)  # Keras takes it apart
+            if not model.built:
+                raise TrialFailed("it was saved before it was built, so it has no weights (add an Input layer)")
+            _load(model, arrays)
+    except TrialFailed as error:
+        raise InvalidArgument(
+            "the model of the archive cannot be built", "%s." % error, "Save it again with Keras 3, and see that it opens there."
+        ) from None
+    for name in place:
+        layers = config["config"].get("layers", [])
+        inner = [layer for layer in layers if layer["config"].get("name") == name and "layers" in layer["config"]]
+        if not inner:
+            raise InvalidArgument(
+                "the archive lacks the model that it speaks of", 'No model in it is named "%s".' % name, "Export it again."
+            )
+        config, model = inner[0], model.get_layer(name)
+    definition = {key: config[key] for key in ("module", "class_name", "config", "registered_name")}
+    return definitions.literal(definition), state.pack(weights.collect(model))
+
+
+def _load(model: keras.Model, arrays: Dict[str, np.ndarray]) -> None:
+    """Have Keras find each array's place, in a file that holds these arrays and nothing else."""
+    with tempfile.TemporaryDirectory(prefix="cerebro_import_") as folder:
+        path = Path(folder) / "model.weights.h5"
+        with h5py.File(path, "w") as file:
+            for name, array in arrays.items():
+                if not name.startswith("optimizer/"):
+                    file[name] = array
+        model.load_weights(path)
