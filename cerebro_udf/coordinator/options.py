@@ -124,7 +124,6 @@ def parse(options: Optional[dict], definition: dict) -> Options:
             given["direction"] = _direction(parsed, key, given["monitor"], given["direction"])
     searching.check(parsed.search, definition, parsed)
     _refuse_plateau_of_schedule(parsed)
-    _refuse_several_clips(parsed)
     return parsed
 
 
@@ -495,20 +494,6 @@ def _refuse_plateau_of_schedule(options: Options) -> None:
                 'option "reduce_on_plateau" and a learning-rate schedule exclude each other',
                 "The optimizer's learning rate is %s." % _show(rate["class_name"]),
                 "Leave reduce_on_plateau out, or give the learning rate as a number.",
-            )
-
-
-def _refuse_several_clips(options: Options) -> None:
-    """Refuse axes that clip gradients in another way than the optimizer or another axis does."""
-    axes = [name for name, axis in _space(options).items() if not (isinstance(axis, dict) and "when" in axis)]
-    varied = ["optimizer." + key for key in optimizers.CLIPS if "optimizer." + key in axes]
-    for optimizer in _optimizers(options):
-        given = [key for key in optimizers.CLIPS if key in optimizer["config"] and "optimizer." + key not in varied]
-        if varied and len(varied) + len(given) > 1:
-            raise InvalidArgument(
-                "gradients are clipped in more than one way",
-                "By %s." % " and ".join('"%s"' % key for key in varied + given),
-                "Keep one of them.",
             )
 
 
