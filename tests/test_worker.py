@@ -140,6 +140,26 @@ def test_members_of_one_visit_are_trained_as_each_alone(worker):
         assert member == {key: single[key] for key in member} and member["bytes"] == len(result)
 
 
+def test_members_trained_as_one_agree_and_report_like_each_alone(worker):
+    layers = [{"Dense": {"units": 8}}, {"Dropout": {"rate": 0.5}}, {"Dense": {"units": "$classes"}}]
+    program, rates = worker.program(layers), [0.1, 0.01, None, 0.03]
+    states = [worker.init(program, trial)[1] for trial in range(4)]
+    for phase in ("train", "validate"):
+        alone = [worker.visit(program, blob, rate, phase=phase, batch_size=2) for blob, rate in zip(states, rates)]
+        members = [{"trial": n, "learning_rate": rate, "bytes": len(states[n])} for n, rate in enumerate(rates)]
+        report, blob = worker.group(program, members, b"".join(states), phase=phase, batch_size=2, try_fused=True)
+        assert report["fused"] and (report["rows"], report["batches"]) == (alone[0][0]["rows"], alone[0][0]["batches"])
+        for member, (single, result) in zip(report["members"], alone):
+            ours, blob = blob[: member["bytes"]], blob[member["bytes"] :]
+            theirs = state.unpack(result)[0]
+            assert list(state.unpack(ours)[0]) == list(theirs)
+            for name, array in state.unpack(ours)[0].items():
+                np.testing.assert_allclose(array, theirs[name], rtol=1e-3, atol=1e-4)
+            assert member["learning_rate"] == single["learning_rate"] and member["status"] == "ok"
+            assert member["metrics"] == (single["metrics"] and pytest.approx(single["metrics"], rel=1e-4))
+        assert blob == b""
+
+
 def test_members_that_do_not_make_up_the_state_are_refused(worker):
     program = worker.program()
     blob = worker.init(program)[1]

@@ -21,15 +21,13 @@ import cerebro_udf
 from cerebro_udf import encoders, faults
 from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory, TrialFailed
 from cerebro_udf.interrupts import Pulse
-from cerebro_udf.segment import memory, seeds, shard, sharing, state
+from cerebro_udf.segment import memory, seeds, shard, sharing, state, visits
 from cerebro_udf.segment.importing import apart
-from cerebro_udf.wire import MESSAGE_BYTES, PROGRESS_PREFIX, finite, parts
+from cerebro_udf.wire import MESSAGE_BYTES, finite, parts
 
-PROGRESS_SECONDS = 0.2  # with a slice and the half second between two publications, less than 1 s in all
 KEPT_PERMUTATIONS = 3  # of a run's trials few are in different epochs; 4 bytes per row each
 
 Report = Dict[str, Any]
-Member = Tuple[Report, bytes]  # its part of a visit's report, and what goes back
 
 
 class _Session:
@@ -41,6 +39,7 @@ class _Session:
         self.shard: Optional[shard.Shard] = None
         self.arrays: Optional[Dict[str, dict]] = None  # part -> encoded arrays
         self.programs: Dict[str, Any] = {}
+        self.choices: Any = None  # of ``segment.choice``, once a group has come
         self.incoming: List[bytes] = []
         self.outgoing: List[bytes] = []
         self.permutations: Dict[Tuple[int, ...], np.ndarray] = {}
@@ -261,7 +260,8 @@ def visit(plpy, gd: dict, spec: dict, blob: Optional[bytes]) -> Tuple[Report, Op
     Args:
         spec: ``run``, ``epoch``, ``phase`` (``train`` or ``validate``), ``shard``, ``seed``, ``program``,
             ``batch_size``, ``first`` (metrics begin anew), ``last`` (report the metrics), ``members``:
-            ``[{"trial", "learning_rate" (None: as in the state), "bytes"}]``, and ``rows`` if only so many are wanted.
+            ``[{"trial", "learning_rate" (None: as in the state), "bytes"}]``, ``try_fused`` (several are trained as one
+            where that is faster, which is measured once), and ``rows`` if only so many are wanted.
         blob: The members' states one after another; None: the parts that ``put`` has received.
 
     Returns:
@@ -282,20 +282,25 @@ def visit(plpy, gd: dict, spec: dict, blob: Optional[bytes]) -> Tuple[Report, Op
         blob, session.incoming = b"".join(session.incoming), []
     blobs = _members(spec, blob)
     session.visits += 1
-    seconds = _Seconds()
+    seconds, rows, fused = visits.Seconds(), 0, False
     try:
         program = _program(session, spec["program"])
+        batch_size = _whole(spec, "batch_size", 1, 2**31 - 1)
+        as_one = _fused(plpy, session, spec, program, blobs)
         seconds.lap("trace_seconds")
-        report, members = _each(plpy, session, spec, program, blobs, seconds)
+        arrays, order = _arrays(session, spec)
+        rows = len(arrays["label"])
+        fused, members = visits.Visit(plpy, spec, program, blobs, arrays, order, batch_size, seconds).go(as_one)
     except TrialFailed as error:  # the program itself
-        report, members = {"rows": 0, "batches": 0}, [_failed(error)] * len(blobs)
+        members = [visits.failed(error)] * len(blobs)
     results = [result for _, result in members]
     report = {
-        **report,
+        "rows": rows,
+        "batches": -(-rows // batch_size) if rows else 0,
         **seconds.spent,
-        "fused": False,
+        "fused": fused,
         "threads": session.threads,
-        "programs": len(session.programs),
+        "programs": len(session.programs) + len(session.choices or ()),
         "visits": session.visits,
         "grown_bytes": session.grown_bytes(),
         "members": [{**member, "bytes": len(result)} for member, result in members],
@@ -317,99 +322,25 @@ def _members(spec: dict, blob: bytes) -> List[memoryview]:
     return [memoryview(blob)[end - size : end] for size, end in zip(sizes, ends)]
 
 
-def _failed(error: TrialFailed) -> Member:
-    return {"status": "failed", "error": str(error), "metrics": None, "learning_rate": None}, b""
-
-
-def _each(plpy, session: _Session, spec: dict, program, blobs: List[memoryview], seconds: "_Seconds") -> Tuple[Report, List[Member]]:
-    """Train or validate the members one after another."""
+def _arrays(session: _Session, spec: dict) -> Tuple[Dict[str, Any], Optional[np.ndarray]]:
+    """Return the rows of a visit, and the order in which they are trained, None to validate."""
     training = spec["phase"] == "train"
-    batch_size = _whole(spec, "batch_size", 1, 2**31 - 1)
     arrays = session.arrays["train" if training else "validation"]
     if spec.get("rows") is not None:
         arrays = {name: array[: spec["rows"]] for name, array in arrays.items()}
     rows = len(arrays["label"])
-    between = _Between(plpy, spec["run"], "mid-visit" if training else "validation", rows, len(blobs))
-    members: List[Member] = []
-    for member, blob in zip(spec["members"], blobs):
-        (program.set_state if training else program.serve)(blob)
-        if training and member["learning_rate"] is not None:
-            program.set_learning_rate(member["learning_rate"])
-        if spec["first"] or not training:
-            program.reset_metrics()
-        seconds.lap("set_seconds")
-        try:
-            if training:
-                order = session.permutation(spec["seed"], spec["epoch"], spec["shard"], rows)
-                report = program.train(arrays, order, batch_size, between.pulse, between.progress)
-            else:
-                report = program.validate(arrays, batch_size, between.pulse, between.progress)
-            seconds.add(report)
-            members.append(_ok(program, spec, training))
-        except TrialFailed as error:
-            members.append(_failed(error))
-        between.next_member()
-        seconds.lap("get_seconds")
-    return {"rows": rows, "batches": -(-rows // batch_size)}, members
+    return arrays, session.permutation(spec["seed"], spec["epoch"], spec["shard"], rows) if training else None
 
 
-def _ok(program, spec: dict, training: bool) -> Member:
-    """Report on a member that a program holds, with its new state or its accumulators."""
-    member = {
-        "status": "ok",
-        "error": None,
-        "metrics": finite(program.results()) if training and spec["last"] else None,
-        "learning_rate": finite(program.learning_rate()) if training else None,
-    }
-    return member, program.get_state() if training else program.accumulators()
+def _fused(plpy, session: _Session, spec: dict, program, blobs: List[memoryview]):
+    """Return the ``FusedProgram`` that trains these members as one, None if each is trained by itself."""
+    if len(blobs) < 2 or not spec["try_fused"]:
+        return None
+    if session.choices is None:
+        from cerebro_udf.segment import choice
 
-
-class _Seconds:
-    """Where the time of a visit went."""
-
-    def __init__(self):
-        self.spent = {name: 0.0 for name in ("trace_seconds", "set_seconds", "train_seconds", "get_seconds")}
-        self._at = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        """Put down the time since the last lap."""
-        before, self._at = self._at, time.perf_counter()
-        self.spent[name] += self._at - before
-
-    def add(self, report: dict) -> None:
-        """Put down what a program reports of the time since the last lap; the rest of it is nobody's."""
-        self._at = time.perf_counter()
-        for name in ("trace_seconds", "train_seconds"):
-            self.spent[name] += report[name]
-
-
-class _Between:
-    """What happens between two slices of a visit of some members."""
-
-    def __init__(self, plpy, run: str, point: str, rows: int, members: int):
-        self._plpy, self._run, self._point, self._rows, self._members = plpy, run, point, rows, members
-        self._check = Pulse(plpy).check
-        self._reached = False
-        self._finished = 0
-        self._told_at = time.monotonic()
-
-    def next_member(self) -> None:
-        """Go on with the rows of another one."""
-        self._finished += 1
-
-    def pulse(self) -> None:
-        self._check()
-        if not self._reached:
-            self._reached = True
-            faults.reach(self._plpy, self._point, self._run)
-
-    def progress(self, rows: int) -> None:
-        """Tell how many of the shard's rows are done, on average over the members."""
-        now = time.monotonic()
-        if now - self._told_at >= PROGRESS_SECONDS:
-            self._told_at = now
-            done = (self._finished * self._rows + rows) // self._members
-            self._plpy.notice(PROGRESS_PREFIX + json.dumps({"rows": done, "of": self._rows}))
+        session.choices = choice.Choices()
+    return session.choices.choose(program, blobs, session.arrays["train"], spec["batch_size"], Pulse(plpy).check)
 
 
 def _reply(session: _Session, report: Report, blob: bytes) -> Tuple[Report, Optional[bytes]]:

@@ -1,0 +1,65 @@
+"""Which programs can be fused at all: told from their spec, before TensorFlow is asked."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Iterator, Optional
+
+from cerebro_udf import encoders
+
+# Not tried, since they lose (measured on CPUs): one kernel of a convolution keeps a core busy by itself, and members in
+# the place of a batch only leave the cache (0.7x); the steps of a recurrent layer are a loop that gains little (1.0x).
+LOSING_LAYERS = re.compile(r"Conv|LSTM|GRU|RNN|Bidirectional|TimeDistributed|Attention|Pooling|Random|UpSampling|Resizing")
+
+# These, as Keras computes them, agree with unfused training up to rounding; others are not tried.
+OPTIMIZERS = frozenset("SGD Adam AdamW Adamax Nadam RMSprop Adagrad Adadelta Lion Ftrl".split())
+
+# Settings under which an optimizer branches by its step, or keeps weights beside the weights.
+BRANCHING = ("use_ema", "ema_overwrite_frequency", "gradient_accumulation_steps", "loss_scale_factor")
+
+# The gradient of an embedding is a list of rows; Keras clips and squares them before rows of the same code are added up,
+# which only a stack of lists could follow. Where nothing but sums is made of them there is no difference.
+SUMMING_OPTIMIZERS = frozenset(["SGD"])
+CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
+
+
+def refusal(spec: dict) -> Optional[str]:
+    """Say why trials of this program are not trained as one, None if that may be tried.
+
+    Args:
+        spec: See ``program.Program``.
+
+    Returns:
+        The reason, in a few words. None does not promise anything: TensorFlow may have no vectorized form of an
+        operation, which shows when the program is traced.
+    """
+    classes = set(_classes(spec["definition"]))
+    for name in sorted(classes):
+        if LOSING_LAYERS.search(name):
+            return "%s loses by it" % name
+    if spec.get("precision") not in (None, "float32"):
+        return "its precision is %s" % spec["precision"]
+    optimizer = spec["optimizer"]
+    if optimizer["class_name"] not in OPTIMIZERS:
+        return "optimizer %s" % optimizer["class_name"]
+    config = optimizer["config"]
+    for name in BRANCHING:
+        if config.get(name):
+            return "optimizer argument %s" % name
+    codes = encoders.model_part(spec["encoders"])["codes"]
+    if "Embedding" in classes or any(code["encoder"] == "embedding" for code in codes):
+        if optimizer["class_name"] not in SUMMING_OPTIMIZERS or any(config.get(name) for name in CLIPPING):
+            return "embeddings under optimizer %s" % optimizer["class_name"]
+    return None
+
+
+def _classes(config: Any) -> Iterator[str]:
+    """Yield every class name in a definition, nested models and wrapped layers included."""
+    if isinstance(config, dict):
+        if isinstance(config.get("class_name"), str):
+            yield config["class_name"]
+        for value in config.values():
+            yield from _classes(value)
+    elif isinstance(config, list):
+        for value in config:
+            yield from _classes(value)

@@ -1,0 +1,156 @@
+"""Members trained as one give what each gives alone, up to rounding. Real Keras, in this process."""
+
+import numpy as np
+import pytest
+
+from cerebro_udf import errors
+from cerebro_udf.segment import fusable, seeds, state
+from cerebro_udf.segment.fused import TOLERANCE, FusedProgram
+from cerebro_udf.segment.program import Program
+from tests.unit.test_program import data, part, spec
+
+N = 203  # the last minibatch of 32 is short
+ORDER = seeds.permutation(1, 1, 0, N)
+DENSE = [{"Dense": {"units": 8, "activation": "relu"}}, {"Dense": {"units": "$classes"}}]
+EVERYTHING = [
+    {"Dense": {"units": 16, "activation": "relu", "kernel_regularizer": {"L2": {"l2": 0.01}}}},
+    "BatchNormalization",
+    {"Dropout": {"rate": 0.3}},
+    {"GaussianNoise": {"stddev": 0.1}},
+    {"Dense": {"units": "$classes"}},
+]
+CODES = part(codes=[{"encoder": "embedding", "size": 9, "dim": 3}, {"encoder": "one_hot", "size": 5}])
+CODES_ALONE = part(numbers=None, codes=[{"encoder": "embedding", "size": 9, "dim": 3}])
+
+
+def alone(program, blob, rate, arrays, order=ORDER, batch_size=32):
+    program.set_state(blob)
+    if rate is not None:
+        program.set_learning_rate(rate)
+    program.reset_metrics()
+    program.train(arrays, order, batch_size)
+    return program.get_state()
+
+
+def together(fused, blobs, rates, arrays, order=ORDER, batch_size=32):
+    fused.set_states(blobs, rates)
+    fused.reset_metrics()
+    report = fused.train(arrays, order, batch_size)
+    assert report["rows"] == len(order) and report["batches"] == -(-len(order) // batch_size)
+    return fused.get_states()[: len(blobs)]
+
+
+def assert_equal(ours: bytes, theirs: bytes) -> None:
+    ours, theirs = state.unpack(ours)[0], state.unpack(theirs)[0]
+    assert list(ours) == list(theirs)
+    for name, value in theirs.items():
+        assert ours[name].dtype == value.dtype and ours[name].shape == value.shape, name
+        if value.dtype.kind == "i":  # step counts and generators
+            assert ours[name].tobytes() == value.tobytes(), name
+        np.testing.assert_allclose(ours[name], value, rtol=0, atol=TOLERANCE * (np.abs(value).max(initial=0) + 1e-3), err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "layers, encoders, optimizer, metrics",
+    [
+        (EVERYTHING, part(), {"Adam": {"clipnorm": 0.1, "amsgrad": True}}, None),
+        (EVERYTHING, CODES, {"SGD": {"learning_rate": 0.1, "momentum": 0.9, "nesterov": True}}, None),
+        (DENSE, CODES_ALONE, {"SGD": {"learning_rate": 0.1, "weight_decay": 0.1}}, None),
+        (DENSE, part(), {"Adam": {"learning_rate": {"CosineDecay": {"initial_learning_rate": 0.01, "decay_steps": 20}}}},
+         ["sparse_categorical_accuracy", "SparseTopKCategoricalAccuracy"]),
+    ],
+    ids=["everything", "text", "text alone", "schedule"],
+)  # fmt: skip
+def test_members_trained_as_one_are_what_each_is_alone(layers, encoders, optimizer, metrics):
+    program, arrays = Program(spec(layers, encoders, optimizer, metrics=metrics)), data(encoders)
+    fused = FusedProgram(program, 3)
+    firsts, rates = [program.initial_state(seed) for seed in (1, 2, 3)], [0.1, 0.01, None]
+    for ours, blob, rate in zip(together(fused, firsts, rates, arrays), firsts, rates):
+        theirs = alone(program, blob, rate, arrays)
+        assert_equal(ours, theirs)
+        assert_equal(alone(program, ours, rate, arrays), alone(program, theirs, rate, arrays))  # alone in its next visit
+
+
+def test_validation_as_one_gives_each_members_accumulators(everything):
+    program, fused = everything
+    arrays, blobs = data(part()), [program.initial_state(seed) for seed in (1, 2)]
+    fused.set_states(blobs, [None, None], "model")
+    fused.reset_metrics()
+    assert fused.validate(arrays, 32)["rows"] == N
+    for blob, ours in zip(blobs, fused.get_states("metric")):
+        program.set_state(blob, "model")
+        program.reset_metrics()
+        program.validate(arrays, 32)
+        assert_equal(ours, program.accumulators())
+        assert program.results(ours)["loss"] > 0
+
+
+@pytest.fixture(scope="module")
+def everything():
+    program = Program(spec(EVERYTHING, part()))
+    return program, FusedProgram(program, 3)
+
+
+def test_a_member_that_diverges_changes_no_bit_of_the_others(everything):
+    program, fused = everything
+    arrays, blobs = data(part()), [program.initial_state(seed) for seed in (1, 2, 3)]
+    well = together(fused, blobs, [0.01, 0.01, 0.01], arrays)
+    diverging = together(fused, blobs, [0.01, float("inf"), 0.01], arrays)
+    assert np.isnan(state.unpack(diverging[1])[0]["model/0"]).any()
+    assert (well[0], well[2]) == (diverging[0], diverging[2])
+
+
+def test_a_group_that_has_lost_members_is_trained_by_the_same_program(everything):
+    program, fused = everything
+    arrays, blobs = data(part()), [program.initial_state(seed) for seed in (1, 2, 3)]
+    assert together(fused, blobs[:2], [0.01, 0.02], arrays) == together(fused, blobs, [0.01, 0.02, 0.03], arrays)[:2]
+
+
+def test_metrics_of_an_epoch_go_on_from_one_shard_to_the_next(everything):
+    program, fused = everything
+    arrays, blobs = data(part()), [program.initial_state(seed) for seed in (1, 2, 3)]
+    middle = together(fused, blobs, [0.01] * 3, arrays)
+    fused.set_states(middle, [None] * 3)
+    fused.train(arrays, ORDER, 32)
+    counts = [state.unpack(blob)[0]["metric/1"] for blob in fused.get_states()]
+    assert counts == [2 * N] * 3
+
+
+def test_a_damaged_or_foreign_state_is_refused_and_nothing_assigned(everything):
+    program, fused = everything
+    good, other = program.initial_state(1), Program(spec(DENSE)).initial_state(1)
+    fused.set_states([good] * 3, [None] * 3)
+    for bad in (other, good[:-1] + bytes([good[-1] ^ 1])):
+        with pytest.raises(errors.StateMismatch):
+            fused.set_states([program.initial_state(2), bad], [None, None])
+    assert fused.get_states() == [good] * 3
+
+
+@pytest.mark.parametrize("optimizer", sorted(fusable.OPTIMIZERS - {"SGD", "Adam"}))
+def test_every_optimizer_that_is_tried_agrees(optimizer):
+    config = {"learning_rate": 0.01, **({"weight_decay": 0.1} if optimizer == "AdamW" else {})}
+    program, arrays = Program(spec(DENSE, optimizer={optimizer: config})), data(part())
+    blobs = [program.initial_state(seed) for seed in (1, 2)]
+    fused = FusedProgram(program, 2)
+    for ours, blob, rate in zip(together(fused, blobs, [None, 0.001], arrays), blobs, [None, 0.001]):
+        assert_equal(ours, alone(program, blob, rate, arrays))
+
+
+def test_what_is_not_tried_is_told_by_the_spec():
+    assert fusable.refusal(spec(EVERYTHING)) is None
+    for layers, optimizer in (
+        ([{"Reshape": {"target_shape": [6, 1]}}, {"LSTM": {"units": 2}}, *DENSE], "adam"),
+        (DENSE, "Adafactor"),
+        (DENSE, {"Adam": {"use_ema": True}}),
+        (DENSE, {"SGD": {"gradient_accumulation_steps": 2}}),
+    ):
+        assert fusable.refusal(spec(layers, optimizer=optimizer))
+    assert fusable.refusal(spec(DENSE, CODES, {"SGD": {"clipnorm": 1.0}})) and fusable.refusal(spec(DENSE, CODES, "adam"))
+    assert fusable.refusal({**spec(DENSE), "precision": "mixed_bfloat16"})
+
+
+def test_stacks_that_do_not_fit_are_refused(monkeypatch):
+    program = Program(spec(DENSE))
+    monkeypatch.setattr("cerebro_udf.segment.memory.available", lambda: 10_000)
+    with pytest.raises(errors.TrialFailed, match="stacks of 100 states"):
+        FusedProgram(program, 100)
