@@ -34,6 +34,7 @@ from cerebro_udf.errors import (
 from cerebro_udf.interrupts import Pulse
 
 LEDGER_STOP_SECONDS = 0.35
+UNATTENDED_STOP_SECONDS = 10.0  # where no client waits
 
 Row = Tuple[int, Optional[float], Optional[int], str, str, Optional[str]]
 
@@ -223,7 +224,8 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         segments.rest()
         if not isinstance(error, InUse):
             cancelled = sqlstate == "57014" or isinstance(error, ClientGone)
-            ledger.close_run("cancelled" if cancelled else "failed", error, began, LEDGER_STOP_SECONDS)
+            patience = LEDGER_STOP_SECONDS if pulse.attended else UNATTENDED_STOP_SECONDS
+            ledger.close_run("cancelled" if cancelled else "failed", error, began, patience)
         raise
     finally:
         segments.rest()
