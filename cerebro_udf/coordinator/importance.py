@@ -25,15 +25,9 @@ def importance(plpy, gd: dict, run: str, source: str, options: dict) -> List[Lin
     of a single one. Both are None where the metric is NaN.
     """
     parsed = run_options.parse_evaluate(options, metric=None, repeats=5, seed=0)
-    chosen: dict = {}
-
-    def metrics(record: dict) -> List[Any]:
-        chosen["name"], chosen["sign"], wanted = _metric(record, parsed["metric"])
-        return wanted
-
-    name, lines = None, []
-    with judging(plpy, gd, run, source, parsed, metrics) as judge:
-        name, sign = chosen["name"], chosen["sign"]
+    lines: List[Line] = []
+    with judging(plpy, gd, run, source, parsed, lambda record: _metric(record, parsed["metric"])[2]) as judge:
+        name, sign, _ = _metric(judge.record, parsed["metric"])
         (before,) = judge.metrics()
         if isinstance(before[name], list):
             raise InvalidArgument(
@@ -45,20 +39,17 @@ def importance(plpy, gd: dict, run: str, source: str, options: dict) -> List[Lin
     return sorted(lines, key=lambda line: (line[2] is None, -(line[2] or 0.0)))
 
 
-def _metric(record: dict, wanted: Any) -> Tuple[str, int, List[Any]]:
-    """Name and sign (1: less is better) of the metric to judge by, and the metrics that the program needs for it."""
+def _metric(record: dict, wanted: Any) -> Tuple[str, int, Optional[List[Any]]]:
+    """Name and sign (1: less is better) of the metric to judge by, and the program's metrics; None: those of training."""
     if wanted is None:
         name, direction = record["rank_metric"], record["rank_direction"]
-        name = name[len("val_") :] if name.startswith("val_") else name
-        trained = [*(record["options"]["metrics"] or ()), *(record["options"].get("weighted_metrics") or ())]
-        found = [metric for metric in trained if definition.metric_name(metric) == name]
-        wanted = found[0] if found else name
+        name, metrics = name[len("val_") :] if name.startswith("val_") else name, None
     elif wanted == "loss":
-        name, direction = "loss", "min"
+        name, direction, metrics = "loss", "min", []
     else:
-        name = definition.metric_name(wanted)
+        name, metrics = definition.metric_name(wanted), [wanted]
         direction = run_options.direction(metric_forms.explicit(wanted, single=True)["class_name"])
-    return name, 1 if direction == "min" else -1, [] if wanted == "loss" else [definition.check_metric(wanted)]
+    return name, 1 if direction == "min" else -1, metrics
 
 
 def _mean(before: Optional[float], after: List[Optional[float]], sign: int) -> Tuple[Optional[float], Optional[float]]:
