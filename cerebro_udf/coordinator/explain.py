@@ -114,8 +114,8 @@ class _Forecast:
     Attributes:
         seconds: From the first order to the end, in this session: programs that were tried are there already.
         trace_seconds: To make the programs that were tried, on the segment that takes longest.
-        visits: How many, of units.
-        kinds: How many kinds of units there are.
+        visits: How many, of trials.
+        kinds: How many programs there are.
         fused: Units of several trials that are trained as one.
         state_bytes: Of the largest state.
     """
@@ -137,10 +137,12 @@ class _Forecast:
                 costs.setdefault("alone " + key, [m.alone(members) for m in measured])
                 keys += ["alone " + key] * members
         warm = {key for key in keys if key.replace("alone ", "") in tried}
-        self.kinds = len({_key(unit) for unit in units})
+        self.kinds = len({programs.shape(unit.members[0].order) for unit in units})
         self.state_bytes = max(m.state_bytes for measured in tried.values() for m in measured)
         self.trace_seconds = max(sum(measured[segment].trace for measured in tried.values()) for segment in range(len(rows)))
-        self.seconds, self.visits = forecast.seconds(
+        phases = len(rows) + sum(1 for _, held in rows if held)
+        self.visits = sum(len(unit.members) for unit in units) * options.epochs * phases
+        self.seconds, _ = forecast.seconds(
             rows, options.epochs, options.order, options.seed, keys, {key: costs[key] for key in keys}, warm
         )
 
@@ -149,7 +151,6 @@ def _counts(options, stats: List[dict], trials: List[Trial], units: List[Unit], 
     train, held, skipped = (sum(s[key] for s in stats) for key in ("train_rows", "validation_rows", "skipped"))
     adaptive = options.search is not None and (options.search.get("method") == "tpe" or options.search.get("pruner") is not None)
     batches = sum(-(-s["train_rows"] // trials[0].order["batch_size"]) for s in stats)
-    visits = len(trials) * options.epochs * (len(stats) + sum(1 for s in stats if s["validation_rows"]))
     return [
         Line("segments", len(stats), "segments", None),
         Line("training rows", train, "rows", None),
@@ -159,7 +160,7 @@ def _counts(options, stats: List[dict], trials: List[Trial], units: List[Unit], 
         Line("programs", found.kinds, "programs", "Trials that differ in learning rate or seed alone share one."),
         Line("epochs", options.epochs, "epochs", None),
         Line("minibatches", batches, "minibatches", "Of one epoch of the first trial."),
-        Line("visits", visits, "visits", "%d groups of trials are trained as one." % found.fused if found.fused else None),
+        Line("visits", found.visits, "visits", "%d groups of trials are trained as one." % found.fused if found.fused else None),
         *(Line("programs that fail", count, "programs", error) for error, count in sorted(Counter(failures.values()).items())),
     ]
 
