@@ -82,7 +82,7 @@ def test_too_many_sessions_of_a_role_is_no_matter_of_its_password(session, table
     there, back = ("alter role %s connection limit %d" % (ROLE, limit) for limit in (0, -1))
     with altered(session.cluster, there, back, node=2), session.cluster.connect() as fresh:
         error = refusal(session.cluster, fresh, *session.call(table, model, "label"))
-    assert error.sqlstate == "08006" and "too many connections for role" in error.detail
+    assert error.sqlstate == "53300" and "too many connections for role" in error.detail
     assert "password" not in error.hint
 
 
