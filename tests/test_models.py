@@ -186,6 +186,19 @@ def test_an_alias_moves_and_moves_back(session, line, alias):
     assert session.error("select cerebro.rollback(%s)", alias).sqlstate == "55000"
 
 
+def test_whole_tables_and_metrics_take_aliases_too(session, line, alias):
+    session.rows("select cerebro.promote(%s, %s, 1)", line[0], alias)
+    columns = points()
+    table = session.local({"id": "integer", **POINTS}, {"id": np.arange(len(columns["a"])), **columns})
+    predicted = session.schema + ".predicted"
+    session.rows("select cerebro.predict_table(%s, %s::text::regclass, %s, '{id}')", alias, table.name, predicted)
+    joined = "%s t join %s p using (id)" % (table.name, predicted)
+    differ = "select * from " + joined + " where p.prediction::text <> cerebro.predict_class(%s, t, 1)"
+    assert session.rows(differ, line[0]) == [] and session.rows("select count(*) from " + predicted) == [(60,)]
+    judged = "select * from cerebro.evaluate(%s, %s::text::regclass, %s)"
+    assert session.rows(judged, alias, table.name, "{}") == session.rows(judged, line[0], table.name, '{"trial": 1}')
+
+
 def test_an_alias_may_name_what_another_one_stands_for(session, line, alias):
     session.rows("select cerebro.promote(%s, %s, 1)", line[0], alias)
     session.rows("select cerebro.promote(%s, %s)", alias, alias + "_2")

@@ -677,3 +677,61 @@ def test_optimizers_losses_and_metrics_build_from_their_checked_form(keras):
         metric = build(definition.check_metric({name: config}))
         assert type(metric).__name__ == name
         assert metric.name == definition.snake_case(name)
+
+
+# ---- models in each other's place
+
+SHORT = {"layers": [{"Dense": {"units": "$units", "name": "a"}}, {"Dropout": {"rate": "$rate"}}, {"Dense": {"units": "$classes"}}]}
+
+
+def node(name, *sources, **layer):
+    shape = {"shape": [None, 2], "dtype": "float32"}
+    tensors = [{"class_name": "__keras_tensor__", "config": {**shape, "keras_history": [s, 0, 0]}} for s in sources]
+    nodes = [{"args": tensors, "kwargs": {}}] if sources else []
+    layer = {"module": "keras.layers", "class_name": "Dense", "config": {"units": 2}, "registered_name": None, **layer}
+    return {**layer, "config": {**layer["config"], "name": name}, "name": name, "inbound_nodes": nodes}
+
+
+GRAPH = {
+    "module": "keras.src.models.functional", "class_name": "Functional", "registered_name": "Functional",
+    "config": {
+        "name": "g", "layers": [
+            node("in", class_name="InputLayer", config={"batch_shape": [None, 2]}), node("left", "in"), node("right", "in"),
+            node("deep", "left"), node("out", "deep", "right"),
+        ],
+        "input_layers": ["in", 0, 0], "output_layers": ["out", 0, 0],
+    },
+}  # fmt: skip
+
+
+def test_a_model_is_cut_behind_a_layer_with_all_that_leads_to_it():
+    cut = definition.until(definition.full(GRAPH), "deep")
+    assert [layer["name"] for layer in cut["config"]["layers"]] == ["in", "left", "deep"]
+    assert cut["config"]["output_layers"] == ["deep", 0, 0]
+    assert [layer["config"].get("name") for layer in definition.until(definition.full(SHORT), "a")["config"]["layers"]] == ["a"]
+    with pytest.raises(InvalidArgument, match='no layer "dep"') as refused:
+        definition.until(definition.full(GRAPH), "dep")
+    assert refused.value.hint == 'Did you mean "deep"?'
+
+
+def test_freezing_reaches_every_layer_within():
+    frozen = definition.with_trainable({**definition.full({"layers": [GRAPH, "Flatten"]})}, False)
+    inner = frozen["config"]["layers"][0]["config"]
+    assert not inner["trainable"] and not any(layer["config"]["trainable"] for layer in inner["layers"])
+
+
+def test_placeholders_take_the_values_that_a_bound_definition_has():
+    bound = definition.bind(SHORT, {"units": 7, "rate": 0.5, "classes": 3})
+    assert definition.matched(SHORT, bound) == {"units": 7, "rate": 0.5, "classes": 3}
+    filled = definition.fill(SHORT, {"units": 7, "rate": 0.5})
+    assert definition.placeholders(filled) == frozenset() and definition.bind(filled, {"classes": 3}) == bound
+
+
+@pytest.mark.parametrize("change, same", [
+    ({"units": 7, "name": "other", "trainable": False, "activation": "relu", "kernel_regularizer": "l2"}, True),
+    ({"units": 8}, False), ({"units": 7, "use_bias": False}, False),
+])  # fmt: skip
+def test_only_what_shapes_weights_tells_models_apart(change, same):
+    one, other = ({"layers": [{"Dense": config}]} for config in ({"units": 7}, change))
+    found = definition.difference(definition.shaping(one), definition.shaping(other))
+    assert (found is None) == same and (same or found.startswith("definition.config.layers[0].config."))
