@@ -14,7 +14,6 @@ import pytest
 
 from tests import outcome
 from tests.cluster import kill, poll_until
-from tests.faults import armed
 from tests.psql import Psql
 from tests.session import Refusal, traces
 
@@ -29,10 +28,11 @@ SUBMIT = FIT.replace("fit", "submit")
 
 
 class Lab:
-    """A table and a model; every statement in a session of its own unless told otherwise."""
+    """A table and a model, a session that trains, and another one that looks on, submits, waits and cancels."""
 
     def __init__(self, session):
         self.session, self.cluster = session, session.cluster
+        self.other = self.cluster.connect()
         x = np.random.default_rng(4).normal(size=(sum(SIZES), 3)).astype(np.float32)
         self.columns, self.rows = {"x": "real[]", "kind": "integer"}, {"x": x, "kind": (x[:, 0] > 0).astype(int)}
         self.table = session.sharded(self.columns, self.rows, sizes=SIZES)
@@ -43,17 +43,15 @@ class Lab:
 
     def submit(self, run: str | None = None, table=None, **options) -> str:
         run = run or self.session.name()
-        with self.cluster.connect() as connection:
-            assert connection.execute(SUBMIT, self.arguments(run, table, **options)).fetchone() == (run,)
+        assert self.ask(SUBMIT, *self.arguments(run, table, **options)) == [(run,)]
         return run
 
     def ask(self, statement: str, *values) -> list[tuple]:
-        with self.cluster.connect() as connection:
-            return connection.execute(statement, values or None).fetchall()
+        return self.other.execute(statement, values or None).fetchall()
 
     def error(self, statement: str, *values) -> Refusal:
-        with self.cluster.connect() as connection, pytest.raises(psycopg.Error) as caught:
-            connection.execute(statement, values or None)
+        with pytest.raises(psycopg.Error) as caught:
+            self.other.execute(statement, values or None)
         return Refusal.of(caught.value)
 
     def shown(self, run: str) -> tuple | None:
@@ -63,10 +61,6 @@ class Lab:
 
     def visits(self, run: str) -> int:
         return self.ask("select count(*) from cerebro.visit where run = %s and state = 'done'", run)[0][0]
-
-    def finished(self, run: str) -> tuple:
-        """What a run comes to without its timings, once nobody works on it."""
-        return outcome.everything(self.cluster, run)
 
     @contextlib.contextmanager
     def held(self, table=None):
@@ -85,7 +79,9 @@ class Lab:
 
 @pytest.fixture(scope="module")
 def lab(session):
-    return Lab(session)
+    made = Lab(session)
+    yield made
+    made.other.close()
 
 
 @pytest.fixture(autouse=True)
@@ -99,31 +95,22 @@ def test_submitted_run_goes_on_alone_and_ends_as_a_fit_does(lab):
     reference = lab.session.name()
     lab.session.conn.execute(FIT, lab.arguments(reference, **FIXED))
     workers = lab.sessions("cerebro worker")
-    with lab.cluster.connect() as connection:
-        # What would end a session to which nobody listens, as role and database may have it.
-        connection.execute("alter role current_user set statement_timeout = '5s'")
+    # What would end a session to which nobody listens, as a role may have it.
+    lab.cluster.coordinator.execute("alter role %s set statement_timeout = '1s'" % lab.session.role)
+    lab.cluster.coordinator.execute("alter role %s set idle_session_timeout = '1s'" % lab.session.role)
     try:
-        run = lab.session.name()
-        with armed(lab.cluster.coordinator, run, "committed", 5) as reached:
-            lab.submit(run, **FIXED)
-            state, pid, _ = lab.shown(run)
-            assert state == "loading" and pid is not None
-            assert reached() == pid
-            assert lab.ask("select cerebro.cancel(%s)", run) == [(True,)]
-        assert lab.shown(run)[:2] == ("cancelled", None)
-        error = lab.error("select cerebro.wait(%s)", run)
-        assert (error.sqlstate, error.message) == ("ML004", 'run "%s" was cancelled' % run)
-        assert lab.ask("select cerebro.submit(%s)", run) == [(run,)]
-        with lab.cluster.connect(autocommit=False) as connection:
-            connection.execute("set statement_timeout = 0; set transaction isolation level repeatable read")
-            connection.execute("select 1")
-            rows = connection.execute("select * from cerebro.wait(%s, '2 min')", [run]).fetchall()
+        run = lab.submit(**FIXED)
+        state, pid, _ = lab.shown(run)
+        assert state == "loading" and pid not in (None, lab.other.info.backend_pid, lab.session.conn.info.backend_pid)
+        with lab.other.transaction():
+            lab.other.execute("set transaction isolation level repeatable read")
+            assert lab.shown(run)[0] in ("loading", "running")
+            rows = lab.ask("select * from cerebro.wait(%s, '2 min')", run)
     finally:
-        with lab.cluster.connect() as connection:
-            connection.execute("alter role current_user reset statement_timeout")
+        lab.cluster.coordinator.execute("alter role %s reset all" % lab.session.role)
     assert lab.shown(run) == ("done", None, None)
     poll_until(lambda: len(lab.sessions("cerebro worker")) == len(workers), DEADLINE_SECONDS)
-    assert lab.finished(run) == lab.finished(reference)
+    assert outcome.everything(lab.cluster, run) == outcome.everything(lab.cluster, reference)
     assert rows == lab.ask("select * from cerebro.resume(%s)", reference)
     assert lab.ask("select cerebro.submit(%s)", run) == [(run,)]  # done: there is nothing to go on with
     assert lab.ask("select * from cerebro.wait(%s, '0')", run) == rows
@@ -267,9 +254,15 @@ def test_fit_of_another_session_is_cancelled(lab):
     assert errors == ["57014"]
     assert lab.shown(run)[:2] == ("cancelled", None)
     assert lab.ask("select cerebro.cancel(%s)", run) == [(False,)]
+    error = lab.error("select cerebro.wait(%s)", run)
+    assert (error.sqlstate, error.message) == ("ML004", 'run "%s" was cancelled' % run)
+    visits = lab.visits(run)
+    lab.session.conn.execute(FIT, lab.arguments(run, **FOREVER, if_exists="resume", time_limit="1 s"))
+    assert lab.visits(run) > visits and lab.shown(run)[0] == "done"
 
 
 def test_run_whose_time_is_over_is_done_with_what_it_has_and_goes_on_when_resumed(lab):
+    lab.session.conn.execute(FIT, lab.arguments(lab.session.name(), **{**FOREVER, "epochs": 1}))  # so that TensorFlow runs
     run = lab.session.name()
     arguments = lab.arguments(run, **FOREVER, time_limit="1 s", search={"space": {"learning_rate": [0.01, 0.1]}})
     lab.session.notices.clear()
