@@ -54,7 +54,7 @@ class FusedProgram(Program):
         self.size = size
         self.signature = program.signature
         self._single = program
-        self._width = size * program._width
+        self.width = size * program.width
         self._expected = program._expected
         self.model = _Members(program.model, program._named(*_GROUPS), size)
         self._loops: Dict[Any, Any] = {}

@@ -73,7 +73,7 @@ class Program:
         self.signature = signature(spec)
         self.part = encoders.model_part(spec["encoders"])
         self.model, self.output = network.build(spec, seed=0)
-        self._width = network.widest(self.model)
+        self.width = network.widest(self.model)
         self._groups = _variables(self.model)
         self._expected = {
             name: (tuple(variable.shape), variable.dtype)
@@ -228,7 +228,7 @@ class Program:
     def _run(self, kind: str, arrays, order, batch_size, pulse, progress) -> Dict[str, float]:
         rows = len(arrays["label"])
         batch_size = max(1, min(batch_size, rows))  # positions are int32: one minibatch more must not overflow
-        network.refuse_wide(self._width, batch_size)
+        network.refuse_wide(self.width, batch_size)
         trace_seconds = train_seconds = 0.0
         if rows:
             with network.one_trial_fails():

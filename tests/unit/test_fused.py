@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cerebro_udf import errors
-from cerebro_udf.segment import fusable, seeds, state
+from cerebro_udf.segment import choice, fusable, seeds, state
 from cerebro_udf.segment.fused import TOLERANCE, FusedProgram
 from cerebro_udf.segment.program import Program
 from tests.unit.test_program import data, part, spec
@@ -154,3 +154,30 @@ def test_stacks_that_do_not_fit_are_refused(monkeypatch):
     monkeypatch.setattr("cerebro_udf.segment.memory.available", lambda: 10_000)
     with pytest.raises(errors.TrialFailed, match="stacks of 100 states"):
         FusedProgram(program, 100)
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Every measurement that is made, by the program's signature; tiny members are always faster as one."""
+    made = []
+    measure = choice.Choices._measure
+    monkeypatch.setattr(choice.Choices, "_measure", lambda self, program, *rest: made.append(program) or measure(self, program, *rest))
+    return made
+
+
+def test_a_group_is_measured_once_and_programs_of_its_shape_are_not(measured):
+    choices, arrays, chosen = choice.Choices(), data(part()), []
+    for rate in (0.1, 0.5):
+        program = Program(spec([{"Dropout": {"rate": rate}}, *DENSE]))
+        blobs = [program.initial_state(seed) for seed in range(4)]
+        chosen += [choices.choose(program, blobs[:n], arrays, 2, lambda: None) for n in (4, 4, 3)]
+    assert [fused.size for fused in chosen] == [4] * 6 and len(set(chosen)) == len(choices) == 2
+    assert len(measured) == 1
+
+
+def test_what_leaves_the_cache_is_neither_traced_nor_measured(measured):
+    program = Program(spec([{"Dense": {"units": 512}}, *DENSE]))
+    blobs = [program.initial_state(seed) for seed in range(4)]
+    choices = choice.Choices()
+    assert choices.choose(program, blobs, data(part()), 256, lambda: None) is None
+    assert not measured and len(choices) == 0
