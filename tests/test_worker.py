@@ -142,8 +142,8 @@ def test_members_of_one_visit_are_trained_as_each_alone(worker):
 
 def test_members_trained_as_one_agree_and_report_like_each_alone(worker):
     layers = [{"Dense": {"units": 8}}, {"Dropout": {"rate": 0.5}}, {"Dense": {"units": "$classes"}}]
-    program, rates = worker.program(layers), [0.1, 0.01, None, 0.03]
-    states = [worker.init(program, trial)[1] for trial in range(4)]
+    program, rates = worker.program(layers), [0.1, 0.01, None, 0.03] * 2
+    states = [worker.init(program, trial)[1] for trial in range(8)]
     for phase in ("train", "validate"):
         alone = [worker.visit(program, blob, rate, phase=phase, batch_size=2) for blob, rate in zip(states, rates)]
         members = [{"trial": n, "learning_rate": rate, "bytes": len(states[n])} for n, rate in enumerate(rates)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from cerebro_udf.segment import fusable
 from cerebro_udf.segment.fused import FusedProgram
 from cerebro_udf.segment.program import Program
 
-MEASURED_SECONDS = 0.02  # of one program, each time; the others take as long for as many minibatches
+MEASURED_SECONDS = 0.02  # CPU time of one program, each time; the others take as long for as many minibatches
 MEASURED_BATCHES = 4  # at least
 # Not tried above this many bytes of all members' outputs of the widest layer, since it gains nothing: what one operation
 # leaves no longer lies in a core's own cache (2 MB) when the next one reads it. Dense layers with dropout, 4 members, gained
@@ -23,7 +24,7 @@ ROUNDS = 3  # the quickest one counts, on either side
 
 
 class _Speed(NamedTuple):
-    """Seconds per minibatch."""
+    """CPU seconds per minibatch."""
 
     single: float  # of one member alone
     fused: float  # of all as one
@@ -86,12 +87,14 @@ class Choices:
 
         def seconds(side: Program, batches: int) -> float:
             order = np.arange(min(rows, batches * batch_size), dtype=np.int32)
+            started = time.process_time()  # of this process: others may be busy on the same cores
             report = side.train(arrays, order, batch_size, pulse)
-            return report["train_seconds"] / report["batches"]
+            return (time.process_time() - started) / report["batches"]
 
         fused.set_states(blobs, [None] * len(blobs))
         program.set_state(blobs[0])
-        seconds(fused, MEASURED_BATCHES)
+        for side in (program, fused):
+            seconds(side, MEASURED_BATCHES)  # traced, not measured
         batches = max(MEASURED_BATCHES, int(MEASURED_SECONDS / seconds(program, MEASURED_BATCHES)))
         rounds = [(seconds(program, batches), seconds(fused, batches)) for _ in range(ROUNDS)]
         return _Speed(*(min(side) for side in zip(*rounds)))
