@@ -20,13 +20,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import explain, hops, loading, schedule, servers, visits
+from bench import explain, hops, loading, predicting, schedule, servers, visits
 from bench.machine import machine
 from bench.rounds import Measure
 
 RESULTS = Path(__file__).resolve().parent / "results"
 # How often each is repeated; a round of the schedule is a whole search.
-PARTS = {"visits": (visits, 7), "loading": (loading, 9), "hops": (hops, 5), "schedule": (schedule, 3), "explain": (explain, 3)}
+PARTS = {
+    "visits": (visits, 7), "loading": (loading, 9), "hops": (hops, 5), "schedule": (schedule, 3), "explain": (explain, 3),
+    "predicting": (predicting, 7),
+}  # fmt: skip
 
 
 def shown(measures: list[Measure]) -> Table:

@@ -1,5 +1,14 @@
 -- What a coordinator asks of a segment. Each runs as the role that authenticated, and reads what that role may read.
 
+-- byteasend copies whatever it is given: here an array, as the server holds it. See segment/arrays.py.
+CREATE OR REPLACE FUNCTION cerebro_internal.array_bytes(
+    "values" anyarray
+)
+RETURNS bytea
+LANGUAGE internal IMMUTABLE STRICT
+AS 'byteasend';
+COMMENT ON FUNCTION cerebro_internal.array_bytes(anyarray) IS 'The bytes of an array as the server holds it, several times as fast as array_send';
+
 CREATE OR REPLACE FUNCTION cerebro_internal.worker_hello()
 RETURNS jsonb
 LANGUAGE plpython3u

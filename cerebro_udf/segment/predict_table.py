@@ -194,10 +194,10 @@ class _Selection:
         if self._scalars:
             booleans = [encoding.base_type(f["type"]) == "boolean" for f in self._scalars]
             casts = [name(f["name"]) + "::pg_catalog.int4" * b + "::pg_catalog.float8" for f, b in zip(self._scalars, booleans)]
-            outputs.append("pg_catalog.array_send(ARRAY[%s]) AS scalars" % ", ".join(casts))
+            outputs.append("cerebro_internal.array_bytes(ARRAY[%s]) AS scalars" % ", ".join(casts))
         for i, feature in enumerate(self._arrays):
             sent = arrays.SENT[encoding.base_type(feature["type"])]
-            outputs.append("pg_catalog.array_send(%s::pg_catalog.%s[]) AS array%d" % (name(feature["name"]), sent, i))
+            outputs.append("cerebro_internal.array_bytes(%s::pg_catalog.%s[]) AS array%d" % (name(feature["name"]), sent, i))
         for i, feature in enumerate(self._texts):
             outputs.append("%s::pg_catalog.text AS text%d" % (name(feature["name"]), i))
         query = "SELECT %s FROM %s" % (", ".join(outputs), read["relation"])

@@ -464,10 +464,10 @@ class _Reader:
                 + "::pg_catalog.float8"
                 for column in self.scalars
             ]
-            outputs.append("pg_catalog.array_send(ARRAY[%s]) AS scalars" % ", ".join(casts))
+            outputs.append("cerebro_internal.array_bytes(ARRAY[%s]) AS scalars" % ", ".join(casts))
         for i, (column, kind) in enumerate(self.arrays):
             # Costs nothing where the relation has this type; through a foreign table it may have another.
-            outputs.append("pg_catalog.array_send(%s::pg_catalog.%s[]) AS array%d" % (name(column), arrays.SENT[kind], i))
+            outputs.append("cerebro_internal.array_bytes(%s::pg_catalog.%s[]) AS array%d" % (name(column), arrays.SENT[kind], i))
         for i, column in enumerate(self.texts):
             outputs.append("%s::pg_catalog.text AS text%d" % (name(column), i))
         if self.integer_label:

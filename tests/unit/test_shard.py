@@ -370,3 +370,13 @@ def test_weights_are_read_counted_and_have_no_say_in_validation(read):
     stats = weighted["stats"]["columns"]["w"]
     assert stats["negatives"] == 100 and (stats["nulls"], stats["nans"]) == (0, 0)
     assert weighted["stats"]["checksum"] != plain["stats"]["checksum"]
+
+
+def test_array_that_had_a_null_once_is_whole(read):
+    """PostgreSQL keeps the bitmap of NULLs that such an array has."""
+    read.table({"x": "real[]", "y": "double precision[]"}, "values ('{1,NULL,3}', '{{1,NULL},{3,4}}'), ('{4,5,6}', '{{5,6},{7,8}}')")
+    read.connection.execute("update %s.t set x[2] = 2, y[1][2] = 2 where x[2] is null" % read.schema)
+    assert read.connection.execute("select get_byte(cerebro_internal.array_bytes(x), 4) > 0 from %s.t" % read.schema).fetchall() == [
+        (False,), (True,),
+    ]  # fmt: skip
+    assert read(None)["train"] == {"x": [[4, 5, 6], [1, 2, 3]], "y": [[[5, 6], [7, 8]], [[1, 2], [3, 4]]]}
