@@ -9,7 +9,7 @@ PYTHON = $$($(CLUSTER) python)
 export PG_CONFIG
 
 .DEFAULT_GOAL := help
-.PHONY: help env env-dev build cluster cluster-admin demo psql stop clean install test lint bench
+.PHONY: help env env-dev build cluster cluster-admin demo psql stop clean install test lint bench bench-peers
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -61,3 +61,6 @@ test: lint build ## lint, build, and run every test; TESTS=tests/unit for some
 
 bench: env-dev ## measure against plain Keras; results go to bench/results/
 	@PYTHONPATH=. $(PYTHON) bench/run.py
+
+bench-peers: env-dev ## the same search by Ray Tune, KerasTuner, Optuna and plain Keras; writes docs/peers.md
+	@PYTHONPATH=. $(PYTHON) -m bench.peers.run

@@ -60,6 +60,20 @@ class Servers:
         self._embedded.clean()
         shutil.rmtree(self._embedded.home, ignore_errors=True)
 
+    @property
+    def segment_urls(self) -> list[str]:
+        """Of the ordinary role, in order of the shards."""
+        return [node.url(ROLE) for node in self._embedded.nodes[1:]]
+
+    @property
+    def coordinator_url(self) -> str:
+        return self._embedded.nodes[0].url(ROLE)
+
+    @property
+    def pids(self) -> list[int]:
+        """The servers' own processes; all their sessions are children of these."""
+        return [node.pid() for node in self._embedded.nodes]
+
     def connect(self, node: int = 0) -> psycopg.Connection:
         """An autocommitting session of the ordinary role; node 0 is the coordinator."""
         return psycopg.connect(self._embedded.nodes[node].url(ROLE), autocommit=True)
