@@ -10,6 +10,7 @@ import json
 import math
 import os
 import socket
+import sys
 import time
 from contextlib import suppress
 from importlib import metadata
@@ -25,6 +26,8 @@ from cerebro_udf.segment import memory, seeds, shard, sharing, state, visits
 from cerebro_udf.segment.importing import apart
 from cerebro_udf.wire import MESSAGE_BYTES, finite, parts
 
+EXPECTED_LEAST_BYTES = 64 * 2**20  # promised to any shard that is being loaded
+EXPECTED_PER_BYTE = 4  # of its relations on disk, where rows may be compressed and pass through several forms
 KEPT_PERMUTATIONS = 3  # of a run's trials few are in different epochs; 4 bytes per row each
 
 Report = Dict[str, Any]
@@ -176,11 +179,25 @@ def load(plpy, gd: dict, spec: dict) -> Report:
     session.group = spec.get("group", "")
     limit, available = spec.get("memory_bytes"), memory.available()
     wanted = available if limit is None else min(limit, available)
-    _, promised = session.entry.write(session.group, wanted)  # first: so two that load at once both see it
+    # First, so that two that load at once both see it: what the shard is likely to take, not all that it might.
+    _, promised = session.entry.write(session.group, min(wanted, _expected_bytes(plpy, spec["reads"])))
     spec = {**spec, "memory_bytes": max(0, min(wanted, available - promised)), "promised_bytes": promised}
     session.shard = shard.read(plpy, spec, Pulse(plpy).check)
     session.run = spec["run"]
     return session.shard.stats()
+
+
+def _expected_bytes(plpy, reads: List[dict]) -> int:
+    """Estimate what a shard takes in memory, raw and encoded, from what its relations take on disk."""
+    plan = plpy.prepare(
+        "select coalesce(sum(pg_catalog.pg_table_size(c.oid)), 0)::int8 as bytes"
+        ", coalesce(bool_and(c.relkind in ('r', 'm')), false) as stored"
+        " from pg_catalog.unnest($1) r, pg_catalog.pg_class c where c.oid = r::pg_catalog.regclass",
+        ["text[]"],
+    )
+    relations = {read["relation"][len("only ") :] if read["relation"].startswith("only ") else read["relation"] for read in reads}
+    found = plpy.execute(plan, [sorted(relations)])[0]
+    return EXPECTED_LEAST_BYTES + EXPECTED_PER_BYTE * found["bytes"] if found["stored"] else sys.maxsize
 
 
 def encode(plpy, gd: dict, spec: dict) -> Report:
