@@ -23,6 +23,7 @@ PURE = (
     "keras_names.py",
     "optimizers.py",
     "precision.py",
+    "coordinator/directions.py",
     "coordinator/matching.py",
     "coordinator/options.py",
     "coordinator/pruners.py",
@@ -32,13 +33,14 @@ PURE = (
     "coordinator/simulate.py",
     "coordinator/space.py",
     "coordinator/stopping.py",
-    "coordinator/weights.py",
     "coordinator/study.py",
+    "coordinator/weights.py",
 )
 PURE_IMPORTS = frozenset(
     "__future__ collections copy dataclasses decimal functools hashlib heapq itertools json math numpy operator"
     " optuna random re typing unicodedata cerebro_udf.definition cerebro_udf.encoders cerebro_udf.errors"
-    " cerebro_udf.keras_names cerebro_udf.coordinator.matching cerebro_udf.coordinator.options cerebro_udf.coordinator.pruners"
+    " cerebro_udf.keras_names cerebro_udf.coordinator.directions"
+    " cerebro_udf.coordinator.matching cerebro_udf.coordinator.options cerebro_udf.coordinator.pruners"
     " cerebro_udf.coordinator.samplers cerebro_udf.coordinator.scheduler cerebro_udf.coordinator.search"
     " cerebro_udf.coordinator.space"
     " cerebro_udf.coordinator.stopping cerebro_udf.coordinator.weights cerebro_udf.optimizers cerebro_udf.precision".split()

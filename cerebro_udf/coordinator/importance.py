@@ -11,6 +11,7 @@ from typing import Any, List, Optional, Tuple
 
 from cerebro_udf import definition, metric_forms
 from cerebro_udf import encoders as encoding
+from cerebro_udf.coordinator import directions
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator.evaluate import judging
 from cerebro_udf.errors import InvalidArgument
@@ -48,7 +49,7 @@ def _metric(record: dict, wanted: Any) -> Tuple[str, int, Optional[List[Any]]]:
         name, direction, metrics = "loss", "min", []
     else:
         name, metrics = definition.metric_name(wanted), [wanted]
-        direction = run_options.direction(metric_forms.explicit(wanted, single=True)["class_name"])
+        direction = directions.direction(metric_forms.explicit(wanted, single=True)["class_name"])
     return name, 1 if direction == "min" else -1, metrics
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from cerebro_udf import definition as definitions
-from cerebro_udf import keras_names, optimizers, precision
+from cerebro_udf import optimizers, precision
+from cerebro_udf.coordinator import directions, stopping, weights
 from cerebro_udf.coordinator import search as searching
-from cerebro_udf.coordinator import stopping, weights
 from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
 
 MAX_INTEGER = 2**31 - 1  # of PostgreSQL's integer, which is what the catalog stores
@@ -33,19 +33,6 @@ _TIME = re.compile("(?:%s)+\\Z" % _TIME_PART.pattern)
 _UNIT_SECONDS = {
     "s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400,
 }  # fmt: skip
-
-# Better when larger. Everything else that Keras knows is an error, a divergence or a count of mistakes, except
-# Mean and Sum, of which nobody can tell.
-_LARGER_IS_BETTER = frozenset(
-    "AUC Accuracy BinaryAccuracy BinaryIoU CategoricalAccuracy ConcordanceCorrelation CosineSimilarity F1Score "
-    "FBetaScore IoU MeanIoU OneHotIoU OneHotMeanIoU PearsonCorrelation Precision PrecisionAtRecall R2Score "
-    "Recall RecallAtPrecision SensitivityAtSpecificity SparseCategoricalAccuracy SparseTopKCategoricalAccuracy "
-    "SpecificityAtSensitivity TopKCategoricalAccuracy TrueNegatives TruePositives".split()
-)
-_UNDIRECTED = frozenset(["Mean", "Sum"])
-_BY_OUTPUT = {"accuracy": "max", "acc": "max", "crossentropy": "min", "ce": "min"}
-# What Keras reports when the metrics are derived from the task.
-_DERIVED = ("accuracy", "mae")
 
 
 @dataclass
@@ -117,11 +104,11 @@ def parse(options: Optional[dict], definition: dict) -> Options:
         _refuse_equal_names(metrics or [])
     if parsed.rank_by is not None:
         metric, way = parsed.rank_by["metric"], parsed.rank_by["direction"]
-        parsed.rank_by["direction"] = _direction(parsed, "rank_by", metric, way)
+        parsed.rank_by["direction"] = directions.reported(parsed, "rank_by", metric, way)
     for key in ("early_stopping", "reduce_on_plateau"):
         given = getattr(parsed, key)
         if given is not None and given["monitor"] is not None:
-            given["direction"] = _direction(parsed, key, given["monitor"], given["direction"])
+            given["direction"] = directions.reported(parsed, key, given["monitor"], given["direction"])
     searching.check(parsed.search, definition, parsed)
     _refuse_plateau_of_schedule(parsed)
     return parsed
@@ -168,30 +155,6 @@ def default_rank(has_validation: bool) -> Dict[str, str]:
     return {"metric": "val_loss" if has_validation else "loss", "direction": "min"}
 
 
-def direction(metric: str) -> str:
-    """Say whether ``min`` or ``max`` of a metric is better, by Keras' name for it, with or without ``val_``.
-
-    Raises:
-        InvalidArgument: the name is not one of Keras' metrics or losses, or tells nothing (``mean``, ``sum``).
-    """
-    name = metric[len("val_") :] if metric.startswith("val_") else metric
-    if name == "loss":
-        return "min"
-    if name in _BY_OUTPUT:
-        return _BY_OUTPUT[name]
-    found = _class_of(name, keras_names.METRICS, keras_names.METRIC_ALIASES)
-    if found is None:
-        # A loss as a metric is minimized, also those whose metric of the same name is not.
-        found = _class_of(name, keras_names.LOSSES, keras_names.LOSS_ALIASES)
-    if found is None or found in _UNDIRECTED:
-        raise InvalidArgument(
-            'the direction of metric "%s" is not known' % metric,
-            None,
-            'Say it: {"metric": "%s", "direction": "max"} (or "min"); where it is monitored, "monitor" for "metric".' % metric,
-        )
-    return "max" if found in _LARGER_IS_BETTER else "min"
-
-
 def parse_bytes(text: str) -> int:
     """Return the bytes of ``"2GB"``; units as PostgreSQL's, powers of 1,024.
 
@@ -202,12 +165,6 @@ def parse_bytes(text: str) -> int:
     if not match or float(match.group(1)) == 0:
         raise _wrong("memory", text, 'a share such as 0.5, or an amount such as "2GB"')
     return int(float(match.group(1)) * _UNIT_BYTES[match.group(2)])
-
-
-def _class_of(name: str, table: dict, aliases: dict) -> Optional[str]:
-    if name in table:
-        return name
-    return aliases.get(name) or {definitions.snake_case(known): known for known in table}.get(name)
 
 
 # ---- reading one option
@@ -454,54 +411,17 @@ def _refuse_equal_names(metrics: List[Any]) -> None:
         seen.add(name)
 
 
-def _direction(options: Options, key: str, metric: str, given: Optional[str]) -> str:
-    """Check that the run will report the metric that an option names, and return its direction."""
-    held_out = metric.startswith("val_")
-    name = metric[len("val_") :] if held_out else metric
-    if held_out and options.validation == 0:
-        raise InvalidArgument(
-            'option "%s" names "%s", and no rows are held out' % (key, metric),
-            "Option validation is 0.",
-            'Name "%s", or give a fraction for validation.' % name,
-        )
-    known = {"loss": None}
-    for checked in options.metrics if options.metrics is not None else _DERIVED:
-        known[definitions.metric_name(checked)] = checked
-    for checked in options.weighted_metrics or ():  # Keras tells those of one name apart
-        own = definitions.metric_name(checked)
-        known["weighted_" + own if own in known else own] = checked
-    if name not in known:
-        raise InvalidArgument(
-            'option "%s" names "%s", which this run does not report' % (key, metric),
-            "It reports %s." % ", ".join(sorted(known)),
-            "%s Add others to options.metrics." % nearest(name, known),
-        )
-    if given is not None:
-        return given
-    checked = known[name]
-    # A metric of the user's own naming has the direction of its class.
-    return direction(checked["class_name"] if isinstance(checked, dict) else checked or name)
-
-
 def _refuse_plateau_of_schedule(options: Options) -> None:
     """Refuse to reduce a learning rate that a schedule sets."""
-    if options.reduce_on_plateau is None or options.learning_rate is not None or "learning_rate" in _space(options):
+    space = (options.search or {}).get("space") or {}
+    if options.reduce_on_plateau is None or options.learning_rate is not None or "learning_rate" in space:
         return
-    for optimizer in _optimizers(options):
-        rate = optimizer["config"].get("learning_rate")
+    choices = space.get("optimizer")
+    for optimizer in choices if isinstance(choices, list) else [options.optimizer]:
+        rate = definitions.check_optimizer(optimizer)["config"].get("learning_rate")
         if isinstance(rate, dict):
             raise InvalidArgument(
                 'option "reduce_on_plateau" and a learning-rate schedule exclude each other',
                 "The optimizer's learning rate is %s." % _show(rate["class_name"]),
                 "Leave reduce_on_plateau out, or give the learning rate as a number.",
             )
-
-
-def _space(options: Options) -> Dict[str, Any]:
-    return (options.search or {}).get("space") or {}
-
-
-def _optimizers(options: Options) -> List[dict]:
-    """Return every optimizer that a trial may have, in Keras' full form."""
-    choices = _space(options).get("optimizer")
-    return [definitions.check_optimizer(choice) for choice in choices] if isinstance(choices, list) else [options.optimizer]

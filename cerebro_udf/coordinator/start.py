@@ -111,8 +111,7 @@ def chunks(blob: bytes) -> List[bytes]:
 
 
 def _weights(record: dict, state_chunks: List[bytes]) -> List[bytes]:
-    arrays, _ = state.unpack(b"".join(state_chunks))
-    model = {name: array for name, array in arrays.items() if name.startswith("model/")}
+    model = state.serving(b"".join(state_chunks))
     return chunks(state.pack(model, {"encoders": json.dumps(record["encoders"])}))
 
 

@@ -39,11 +39,11 @@ def archive(encoders: dict, program: dict, blob: bytes, about: Dict[str, Any]) -
     """
     refuse_large(len(blob))
     try:
-        compiled, output = network.build(program, seed=0)
+        _, output = network.build(program, seed=0)
         model = network.bare(program, seed=0)
     except TrialFailed as error:
         raise InvalidArgument("the model cannot be built", "%s." % error, "Name another trial.") from None
-    serving.assign(model, blob, compiled)
+    serving.assign(model, blob)
     body = [model.name] + ([network.body_of(model, program).name] if encoding.model_part(encoders)["codes"] else [])
     inputs, names = _inputs(encoders)
     y = keras.ops.cast(model(_encoded(encoders, [inputs[name] for name in names])), "float32")

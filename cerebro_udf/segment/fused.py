@@ -52,7 +52,7 @@ class FusedProgram(Program):
         if needed > min(STACK_BYTES, memory.available() // 4):  # stacks, gradients, and what an update makes in between
             raise TrialFailed("stacks of %d states take %.1f GB" % (size, needed / 1e9))
         self.size = size
-        self.signature = program.signature
+        self.signature, self._about = program.signature, program._about
         self._single = program
         self.width = size * program.width
         self._expected = program._expected

@@ -83,6 +83,8 @@ class Program:
         self._beginning = {
             name: _constant(network.snapshot(variable)) for name, variable in self._named("optimizer", "metric").items()
         }
+        averages = serving.averages(self.model)
+        self._about = {"program": self.signature, **({"averages": json.dumps(averages)} if averages else {})}
         rate = network.learning_rate_variable(self.model.optimizer)
         self._rate_name = next(
             (name for name, variable in self._named("optimizer").items() if variable is rate), None
@@ -119,7 +121,7 @@ class Program:
         return self._pack(arrays)
 
     def _pack(self, arrays: Dict[str, np.ndarray]) -> bytes:
-        return state.pack(arrays, {"program": self.signature})
+        return state.pack(arrays, self._about)
 
     def set_state(self, blob: bytes, *groups: str) -> None:
         """Assign every variable from a state, or only those of some groups.

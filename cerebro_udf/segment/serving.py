@@ -1,7 +1,8 @@
 """Which weights serve: for validation, and so for ranking, for prediction and for export.
 
 They are the trained ones, unless the optimizer keeps an exponential moving average of them (``use_ema``): then the average
-serves, as under Keras' callback ``SwapEMAWeights``, and as Keras leaves it in the model when ``fit`` ends. A state holds both.
+serves, as under Keras' callback ``SwapEMAWeights``, and as Keras leaves it in the model when ``fit`` ends. A state holds both,
+and says which is whose (``state.serving``).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from cerebro_udf.segment import network, state
 
 
 def averages(model: Any) -> Dict[str, str]:
-    """Return, by names of a state, which entry serves in the place of which weight; empty without moving averages."""
+    """Return, by names of a state, which entry serves in the place of which weight of a compiled model."""
     optimizer = network.inner_optimizer(model.optimizer)
     if not optimizer.use_ema:
         return {}
@@ -22,24 +23,14 @@ def averages(model: Any) -> Dict[str, str]:
     return {weights[id(weight)]: kept[id(average)] for weight, average in pairs if average is not None}
 
 
-def assign(model: Any, blob: bytes, compiled: Any = None) -> None:
+def assign(model: Any, blob: bytes) -> None:
     """Give a built model the weights of a state that serve.
-
-    Args:
-        model: Of the state's program.
-        blob: The state.
-        compiled: The same model as it is trained, where ``model`` has no optimizer.
 
     Raises:
         StateMismatch: the blob is damaged or belongs to another program; nothing was assigned.
     """
-    arrays, _ = state.unpack(blob)
+    arrays = state.serving(blob)
     named = {"model/%d" % i: variable for i, variable in enumerate(model.variables)}
-    serving = averages(compiled or model)
-    expected = {name: (tuple(variable.shape), variable.dtype) for name, variable in named.items()}
-    expected.update({average: expected[weight] for weight, average in serving.items()})
-    state.check(
-        {name: array for name, array in arrays.items() if name.startswith("model/") or name in expected}, expected
-    )
+    state.check(arrays, {name: (tuple(variable.shape), variable.dtype) for name, variable in named.items()})
     for name, variable in named.items():
-        variable.value.assign(arrays[serving.get(name, name)])
+        variable.value.assign(arrays[name])

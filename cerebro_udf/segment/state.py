@@ -115,6 +115,22 @@ def unpack(blob: bytes) -> Tuple[Dict[str, np.ndarray], Dict[str, str]]:
     return arrays, metadata
 
 
+def serving(blob: bytes) -> Dict[str, np.ndarray]:
+    """Return the model's variables of a state as they serve: moving averages in the place of weights that have one.
+
+    Which they are is in the metadata of a trial's state, under ``averages``: from a weight's name to its average's.
+
+    Raises:
+        StateMismatch: the blob is damaged.
+    """
+    arrays, metadata = unpack(blob)
+    averages = json.loads(metadata.get("averages", "{}"))
+    try:
+        return {name: arrays[averages.get(name, name)] for name in arrays if name.startswith("model/")}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _damaged(str(error)) from None
+
+
 def _array(body: memoryview, entry: dict, bfloat16: bool) -> np.ndarray:
     start, stop = entry["data_offsets"]
     array = np.frombuffer(body[start:stop], _FROM_CODE[entry["dtype"]]).reshape(entry["shape"])

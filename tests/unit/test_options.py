@@ -5,6 +5,7 @@ import json
 import pytest
 
 from cerebro_udf import keras_names
+from cerebro_udf.coordinator import directions
 from cerebro_udf.coordinator import options as o
 from cerebro_udf.errors import InvalidArgument, NotSupported
 
@@ -267,7 +268,7 @@ def test_a_metric_that_cannot_rank_is_refused(options, told):
     ],
 )
 def test_directions_of_keras_metrics(metric, expected):
-    assert o.direction(metric) == expected
+    assert directions.direction(metric) == expected
 
 
 def test_every_metric_and_loss_of_keras_has_a_direction_or_says_so():
@@ -279,14 +280,14 @@ def test_every_metric_and_loss_of_keras_has_a_direction_or_says_so():
     ]:
         if name.lower() in ("mean", "sum"):
             with pytest.raises(InvalidArgument):
-                o.direction(name)
+                directions.direction(name)
         else:
-            assert o.direction("val_" + name) == o.direction(name) in ("min", "max")
+            assert directions.direction("val_" + name) == directions.direction(name) in ("min", "max")
 
 
 def test_an_unknown_metric_asks_for_the_direction():
     with pytest.raises(InvalidArgument) as info:
-        o.direction("val_profit")
+        directions.direction("val_profit")
     assert '"direction"' in info.value.hint
 
 

@@ -1,0 +1,91 @@
+"""Which way a metric is better, and whether a run reports it. Pure, no I/O."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from cerebro_udf import definition as definitions
+from cerebro_udf import keras_names
+from cerebro_udf.errors import InvalidArgument, nearest
+
+# Better when larger. Everything else that Keras knows is an error, a divergence or a count of mistakes, except
+# Mean and Sum, of which nobody can tell.
+_LARGER_IS_BETTER = frozenset(
+    "AUC Accuracy BinaryAccuracy BinaryIoU CategoricalAccuracy ConcordanceCorrelation CosineSimilarity F1Score "
+    "FBetaScore IoU MeanIoU OneHotIoU OneHotMeanIoU PearsonCorrelation Precision PrecisionAtRecall R2Score "
+    "Recall RecallAtPrecision SensitivityAtSpecificity SparseCategoricalAccuracy SparseTopKCategoricalAccuracy "
+    "SpecificityAtSensitivity TopKCategoricalAccuracy TrueNegatives TruePositives".split()
+)
+_UNDIRECTED = frozenset(["Mean", "Sum"])
+_BY_OUTPUT = {"accuracy": "max", "acc": "max", "crossentropy": "min", "ce": "min"}
+# What Keras reports when the metrics are derived from the task.
+_DERIVED = ("accuracy", "mae")
+
+
+def direction(metric: str) -> str:
+    """Say whether ``min`` or ``max`` of a metric is better, by Keras' name for it, with or without ``val_``.
+
+    Raises:
+        InvalidArgument: the name is not one of Keras' metrics or losses, or tells nothing (``mean``, ``sum``).
+    """
+    name = metric[len("val_") :] if metric.startswith("val_") else metric
+    if name == "loss":
+        return "min"
+    if name in _BY_OUTPUT:
+        return _BY_OUTPUT[name]
+    found = _class_of(name, keras_names.METRICS, keras_names.METRIC_ALIASES)
+    if found is None:
+        # A loss as a metric is minimized, also those whose metric of the same name is not.
+        found = _class_of(name, keras_names.LOSSES, keras_names.LOSS_ALIASES)
+    if found is None or found in _UNDIRECTED:
+        raise InvalidArgument(
+            'the direction of metric "%s" is not known' % metric,
+            None,
+            'Say it: {"metric": "%s", "direction": "max"} (or "min"); where it is monitored, "monitor" for "metric".' % metric,
+        )
+    return "max" if found in _LARGER_IS_BETTER else "min"
+
+
+def _class_of(name: str, table: dict, aliases: dict) -> Optional[str]:
+    if name in table:
+        return name
+    return aliases.get(name) or {definitions.snake_case(known): known for known in table}.get(name)
+
+
+def reported(options: Any, key: str, metric: str, given: Optional[str]) -> str:
+    """Check that a run will report the metric that one of its options names, and return its direction.
+
+    Args:
+        options: The run's, see ``options.Options``.
+        key: Name of the option.
+        metric: As given, with or without ``val_``.
+        given: Its direction as given, or None.
+
+    Raises:
+        InvalidArgument: the metric is not reported, or its direction is not known.
+    """
+    held_out = metric.startswith("val_")
+    name = metric[len("val_") :] if held_out else metric
+    if held_out and options.validation == 0:
+        raise InvalidArgument(
+            'option "%s" names "%s", and no rows are held out' % (key, metric),
+            "Option validation is 0.",
+            'Name "%s", or give a fraction for validation.' % name,
+        )
+    known = {"loss": None}
+    for checked in options.metrics if options.metrics is not None else _DERIVED:
+        known[definitions.metric_name(checked)] = checked
+    for checked in options.weighted_metrics or ():  # Keras tells those of one name apart
+        own = definitions.metric_name(checked)
+        known["weighted_" + own if own in known else own] = checked
+    if name not in known:
+        raise InvalidArgument(
+            'option "%s" names "%s", which this run does not report' % (key, metric),
+            "It reports %s." % ", ".join(sorted(known)),
+            "%s Add others to options.metrics." % nearest(name, known),
+        )
+    if given is not None:
+        return given
+    checked = known[name]
+    # A metric of the user's own naming has the direction of its class.
+    return direction(checked["class_name"] if isinstance(checked, dict) else checked or name)
