@@ -480,10 +480,11 @@ class Loop:
     def _notice_epoch(self, unit: Unit, trial: Trial, metrics: dict, left: Optional[float]) -> None:
         names = sorted(metrics, key=lambda name: (name.startswith("val_"), not name.endswith("loss")))  # jsonb has an order of its own
         shown = ", ".join("%s %s" % (name, _figure(metrics[name])) for name in names if metrics[name] is not None)
-        eta = "" if not left else ", %d:%02d left" % (left // 60, left % 60)
+        done, total = self._visits()
+        eta = ", %d:%02d left" % (left // 60, left % 60) if left and done < total else ""
         self._plpy.notice(
             "trial %d epoch %d/%d: %s (%d of %d visits%s)"
-            % (trial.number, unit.epoch, self._run["epochs"], shown, *self._visits(), eta)
+            % (trial.number, unit.epoch, self._run["epochs"], shown, done, total, eta)
         )
 
     def _visits(self) -> Tuple[int, int]:
