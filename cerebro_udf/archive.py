@@ -15,6 +15,10 @@ CONFIG, WEIGHTS, ABOUT = "config.json", "model.weights.h5", "cerebro.json"
 # The largest that a part may say it is; what it unpacks to is never more.
 LONGEST = {CONFIG: 2**24, ABOUT: 2**24, WEIGHTS: 2**31, "metadata.json": 2**20}
 BLOCK_BYTES = 2**22
+# An archive of Keras has three parts. Each entry of a zip file's directory takes ten times its size once it is read.
+ENTRY, MOST_ENTRIES = b"PK\x01\x02", 100
+# The others of Python's unpack whatever a block of them holds, and a block may hold gigabytes.
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 HINT = 'Write it with model.save("model.keras") of Keras 3.'
 
 
@@ -31,10 +35,12 @@ def read(data: bytes, pulse: Callable[[], None]) -> Archive:
     """Take an archive apart, in memory.
 
     Raises:
-        InvalidArgument: it is no such archive, or damaged.
+        InvalidArgument: it is no such archive, or damaged, or packed in another way than Keras packs.
         NotSupported: it holds files that Keras would read beside the model (vocabularies of adapted layers).
         OutOfMemory: its parts do not fit the memory that is left.
     """
+    if data.count(ENTRY) > MOST_ENTRIES:
+        raise InvalidArgument("the archive holds what Keras does not write", "It has more than %d parts." % MOST_ENTRIES, HINT)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as members:
             _check(members)
@@ -62,6 +68,8 @@ def _check(members: zipfile.ZipFile) -> None:
         if name not in names:
             raise InvalidArgument("the archive lacks %s" % name, "It holds %s." % ", ".join(names), HINT)
     for info in infos:
+        if info.compress_type not in METHODS or info.flag_bits & 1:
+            raise InvalidArgument("the archive is packed as Keras does not pack", 'One such part is "%s".' % info.filename, HINT)
         if info.file_size > LONGEST[info.filename]:
             raise NotSupported(
                 "a part of the archive is too large", '"%s" takes %.2f GB unpacked.' % (info.filename, info.file_size / 1e9),

@@ -2,7 +2,8 @@
 
 The HDF5 library is no parser for files of strangers: it follows links to other files and has had memory errors. What
 Keras writes needs little of the format: groups with a symbol table, and arrays of numbers stored in one piece. All else
-is refused. Every structure is read at most once, so a file cannot send the reader in circles.
+is refused. Every structure is read at most once, and so many at most, so a file can neither send the reader in circles
+nor have it remember more than there is.
 
 Source: HDF5 File Format Specification 3.0, sections II.A (superblock 0), III.A.1 (B-trees 1), III.B-D (symbol tables,
 local heaps), IV.A.1.a (object headers 1).
@@ -19,10 +20,13 @@ import numpy as np
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 ROOT_ENTRY = 56  # of a superblock of version 0 or, four bytes later, 1
 UNDEFINED = 2**64 - 1
+MOST_PARTS = 2**20  # headers, groups, names: a hundred times those of a model of a thousand layers
+PATH_BYTES = 1000  # the longest name of an array
 
 _DATASPACE, _DATATYPE, _EXTERNAL, _LAYOUT, _FILTERS, _CONTINUATION, _SYMBOL_TABLE = 1, 3, 7, 8, 11, 16, 17
 _LINKS = (2, 6)  # groups of a newer kind
 _HARD_LINKS = (0, 1)  # cache types of a symbol; 2 is a link to a name
+_KEPT = (_DATASPACE, _DATATYPE, _EXTERNAL, _LAYOUT, _FILTERS, _SYMBOL_TABLE)
 _EXPONENT_BITS = {2: 5, 4: 8, 8: 11}
 
 
@@ -46,6 +50,7 @@ class _File:
     def __init__(self, data: bytes, pulse: Callable[[], None]):
         self._data, self._pulse = data, pulse
         self._visited: set = set()
+        self._parts = 0
 
     def arrays(self) -> Dict[str, np.ndarray]:
         if self._data[:8] != SIGNATURE or self._data[8] > 1:
@@ -63,14 +68,23 @@ class _File:
                 continue
             tree, heap = struct.unpack_from("<QQ", messages[_SYMBOL_TABLE])
             for name, child in self._symbols(tree, heap):
-                groups.append(("%s/%s" % (prefix, name) if prefix else name, child))
+                path = "%s/%s" % (prefix, name) if prefix else name
+                if len(path) > PATH_BYTES:
+                    raise Unreadable("it has a longer name than Keras gives")
+                groups.append((path, child))
         if sum(array.nbytes for array in found.values()) > len(self._data):
             raise Unreadable("its arrays lie upon each other")
         return found
 
+    def _count(self, parts: int) -> None:
+        self._parts += parts
+        if self._parts > MOST_PARTS:
+            raise Unreadable("it has more parts than a model")
+
     def _at(self, address: int, signature: bytes = b"") -> int:
         """Check that a structure begins here, and that it was not read before."""
         self._pulse()
+        self._count(1)
         if address in self._visited:
             raise Unreadable("one of its parts belongs to two others")
         self._visited.add(address)
@@ -82,7 +96,7 @@ class _File:
         return struct.unpack_from("<Q", self._data, address)[0]
 
     def _messages(self, address: int) -> Dict[int, bytes]:
-        """Return the messages of an object header by type; of attributes and other repeated ones, the last."""
+        """Return those messages of an object header that matter, by type; of repeated ones, the last."""
         version, count, size = struct.unpack_from("<BxHxxxxI", self._data, self._at(address))
         if version != 1:
             raise Unreadable("it has object headers of version %d" % version)
@@ -101,7 +115,7 @@ class _File:
                     blocks.append((self._at(start), length))
                 elif kind in _LINKS or (kind in (_DATASPACE, _DATATYPE, _LAYOUT) and flags & 2):
                     raise Unreadable("it has groups or types of a kind that Keras does not write")
-                else:
+                elif kind in _KEPT:
                     messages[kind] = body
                 position += 8 + size
                 count -= 1
@@ -116,14 +130,16 @@ class _File:
                 kind, _, used = struct.unpack_from("<BBH", self._data, self._at(address) + 4)
                 if kind != 0:
                     raise Unreadable("a group of it is not indexed as a group")
+                self._count(used)
                 nodes += [self._number(address + 24 + 16 * i + 8) for i in range(used)]
                 continue
             (count,) = struct.unpack_from("<H", self._data, self._at(address, b"SNOD") + 6)
+            self._count(count)
             for i in range(count):
                 name, child, cached = struct.unpack_from("<QQI", self._data, address + 8 + 40 * i)
                 if cached not in _HARD_LINKS:
                     raise Unreadable("it holds a link to another place")
-                end = self._data.index(b"\0", names + name)
+                end = self._data.index(b"\0", names + name, names + name + PATH_BYTES)
                 yield self._data[names + name : end].decode(), child
 
     def _array(self, path: str, messages: Dict[int, bytes]) -> np.ndarray:
