@@ -33,6 +33,9 @@ BEGIN
                 SELECT pg_catalog.max(p."position") FROM cerebro_internal.visible_promotion p
                 WHERE p.owner = current_user AND p.alias = $2), 0), r.id, r.name, $3
             FROM cerebro_internal.visible_run r WHERE r.id = $1;
+            IF NOT FOUND THEN
+                RAISE EXCEPTION 'run does not exist' USING ERRCODE = '42704', HINT = 'It was dropped meanwhile.';
+            END IF;
             RETURN;
         EXCEPTION WHEN unique_violation THEN
             -- Another session has just moved it, and comes before; a snapshot that is kept would never see that.

@@ -260,6 +260,11 @@ def test_what_cannot_be_promoted_or_rolled_back_is_told(session, line, alias):
     assert session.error("select cerebro.promote(%s, ' ')", line[0]).sqlstate == "22004"
 
 
+def test_a_run_that_is_dropped_meanwhile_is_not_promoted(session, alias):
+    error = session.error("select cerebro_internal.promotion_add(-1, %s, 0)", alias)
+    assert error.sqlstate == "42704" and error.hint
+
+
 def test_aliases_are_each_roles_own(session, line, alias, make_role):
     session.rows("select cerebro.promote(%s, %s)", line[0], alias)
     with session.cluster.connect(make_role()) as stranger:
