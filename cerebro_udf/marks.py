@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import List, Optional
 
+from cerebro_udf.errors import NotSupported
+
 _GRANTS = """
 select pg_catalog.format(
     'grant %s on %s to %s%s', a.privilege_type, $2
@@ -15,6 +17,8 @@ select pg_catalog.format(
 from pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) a
 where c.oid = $1::text::pg_catalog.regclass and a.grantee <> c.relowner
 """
+
+_POLICIES = "select c.relrowsecurity as policies from pg_catalog.pg_class c where c.oid = $1::text::pg_catalog.regclass"
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,20 @@ class Mark:
 
 
 def copy_grants(plpy, old: str, new: str) -> None:
-    """Grant on one relation what is granted on another; both quoted and qualified."""
+    """Grant on one relation what is granted on another; both quoted and qualified.
+
+    Raises:
+        NotSupported: the other has row security, without which its grants would show more.
+    """
+    if plpy.execute(plpy.prepare(_POLICIES, ["text"]), [old])[0]["policies"]:
+        raise has_policies(old)
     for row in plpy.execute(plpy.prepare(_GRANTS, ["text", "text"]), [old, new]):
         plpy.execute(row["command"])
+
+
+def has_policies(relation: str) -> NotSupported:
+    return NotSupported(
+        "table %s has row security" % relation,
+        "Its policies would go with it, and its grants then show every row.",
+        'Set options.if_exists to "append"; or drop the table, and set the policies on the new one.',
+    )

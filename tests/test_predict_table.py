@@ -343,6 +343,45 @@ def test_table_that_a_view_depends_on_is_not_replaced(session, source, run, targ
     assert session.rows("select count(*) from %s_view" % target) == [(60,)]
 
 
+@pytest.mark.parametrize("kind", ["sharded", "sharded, on a segment", "local"])
+def test_table_with_row_security_is_not_replaced(session, source, run, target, kind):
+    """Its policies would be lost, and those whom it is granted to would see all."""
+    table = source if kind.startswith("sharded") else session.local(KEYED, keyed(20))
+    predict(session, run, table, target)
+    tables = [name for _, name in sorted(made(session)) if target.split(".")[1] in name]
+    node = next(node for node in session.cluster.nodes if (node.number, tables[0]) in made(session))
+    if kind == "sharded, on a segment":
+        node.execute("alter table %s enable row level security" % tables[0])
+    else:
+        session.conn.execute("alter table %s enable row level security" % target)
+    error = refused(session, run, table, target, if_exists="replace")
+    assert error.sqlstate == "0A000" and "row security" in error.message and "append" in error.hint
+    assert predict(session, run, table, target, if_exists="append") == len(session.rows("select 1 from " + table.name))
+
+
+def test_table_that_only_has_a_partition_of_predictions_is_not_replaced(session, run, target):
+    table = session.local(KEYED, keyed(10))
+    predict(session, run, table, target)
+    session.conn.execute("create table %s_all (like %s) partition by range (id)" % (target, target))
+    session.conn.execute("alter table %s_all attach partition %s for values from (0) to (10)" % (target, target))
+    error = refused(session, run, table, target + "_all", if_exists="replace")
+    assert error.sqlstate == "55000" and "not made by" in error.message
+
+
+def test_no_type_that_a_run_speaks_of_is_taken_for_sql(session, run, target):
+    """Members of a role can write its runs; what one has written is not done by another."""
+    table = session.local(KEYED, keyed(10))
+    with session.conn.transaction(force_rollback=True):
+        session.conn.execute(
+            "update cerebro_internal.visible_run set encoders = jsonb_set(encoders, '{label,type}', to_jsonb(%s::text)) where name = %s",
+            ["boolean, add column injected integer", run],
+        )
+        with pytest.raises(psycopg.Error) as caught:
+            session.conn.execute(CALL, values(run, table, target))
+    error = Refusal.of(caught.value)
+    assert error.sqlstate == "42804" and "injected" in error.message and error.hint
+
+
 def test_arrays_of_another_shape(session, holes, target):
     table = session.sharded({"id": "int", "a": "float8", "x": "real[]", "t": "text"}, [[1, 1.0, [1.0, 2.0, 3.0], "x"]], [1, 0])
     error = refused(session, holes[1], table, target)

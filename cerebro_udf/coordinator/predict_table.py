@@ -114,7 +114,9 @@ def _columns(carried: Dict[str, str], label: dict, probabilities: bool, segment:
 
     Raises:
         InvalidArgument: a column that is carried along has the name of one of ours.
+        WrongColumnType, NotSupported: the run's label has a type that no label has; another member of its owner wrote it.
     """
+    encoding.task_of(label)
     predicted = {"prediction": "double precision"}
     if label.get("classes"):
         type_ = encoding.base_type(label["type"])
@@ -230,7 +232,8 @@ class _Call:
         return {server: report["schema"] for server, report in found.items()}
 
     def _make(self, schemas: Dict[str, str]) -> None:
-        former = {} if self._target.oid is None else {(p.server, p.bound): p.relation for p in self._engine.pieces(self._target.oid)}
+        replaced = self._target.oid if self._options["if_exists"] == "replace" else None
+        former = {} if replaced is None else {(p.server, p.bound): p.relation for p in self._engine.pieces(replaced)}
         predicted = [[name, type_] for name, type_ in self._columns.items() if name not in self._carried]
 
         def spec(server: str) -> dict:

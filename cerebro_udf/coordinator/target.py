@@ -15,18 +15,16 @@ from cerebro_udf.errors import (
     NotSupported,
     WrongColumnType,
 )
-from cerebro_udf.marks import Mark
+from cerebro_udf.marks import Mark, has_policies
 
 _NAME = "select pg_catalog.parse_ident($1) as parts"
 
 _FOUND = """
 select n.oid is not null as schema_exists, pg_catalog.has_schema_privilege(n.oid, 'CREATE') as may_create
      , c.oid::int8 as oid, c.relkind, coalesce(pg_catalog.pg_has_role(c.relowner, 'USAGE'), false) as mine
+     , coalesce(c.relrowsecurity, false) as policies
      , case when c.relkind = 'p' then pg_catalog.pg_get_partkeydef(c.oid) else '' end as partitioning
-     , array(
-           select d.description from pg_catalog.pg_description d
-           where d.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass and d.objsubid = 0 and (d.objoid = c.oid
-                 or d.objoid in (select i.inhrelid from pg_catalog.pg_inherits i where i.inhparent = c.oid))) as comments
+     , pg_catalog.obj_description(c.oid, 'pg_class') as comment
 from (select 1) one
 left join pg_catalog.pg_namespace n on n.nspname = $1
 left join pg_catalog.pg_class c on c.relnamespace = n.oid and c.relname = $2
@@ -51,6 +49,7 @@ class Target:
         qualified: Schema and name, quoted.
         oid, kind, partitioning: Of the table of that name, None if there is none; partitioning as SQL, empty for none.
         mark: Of the call that made it; None if none did.
+        policies: Whether it has row security.
     """
 
     schema: str
@@ -61,6 +60,7 @@ class Target:
     partitioning: Optional[str]
     mark: Optional[Mark]
     mine: bool
+    policies: bool
 
 
 def find(plpy, target: str, schema: Optional[str]) -> Target:
@@ -94,10 +94,10 @@ def find(plpy, target: str, schema: Optional[str]) -> Target:
         raise NoPrivilege(
             "permission denied for schema %s" % schema, None, "Ask its owner: GRANT CREATE ON SCHEMA %s TO …;" % plpy.quote_ident(schema)
         )
-    marks = [mark for mark in map(Mark.of, found["comments"] or []) if mark is not None]
     qualified = "%s.%s" % (plpy.quote_ident(schema), plpy.quote_ident(name))
     partitioning = None if found["oid"] is None else found["partitioning"]
-    return Target(schema, name, qualified, found["oid"], found["relkind"], partitioning, marks[0] if marks else None, found["mine"])
+    mark = Mark.of(found["comment"])
+    return Target(schema, name, qualified, found["oid"], found["relkind"], partitioning, mark, found["mine"], found["policies"])
 
 
 def refuse(target: Target, if_exists: str, source: Source, key: List[str]) -> None:
@@ -125,6 +125,8 @@ def refuse(target: Target, if_exists: str, source: Source, key: List[str]) -> No
             )
         if not target.mine:
             raise NoPrivilege("must be owner of table %s" % target.qualified, None, "Name another target, or become a member of its owner.")
+        if target.policies:
+            raise has_policies(target.qualified)
     elif target.mark is not None and set(target.mark.key) != set(key):
         raise InvalidArgument(
             "table %s has another key" % target.qualified,
