@@ -427,6 +427,25 @@ def test_other_roles_need_a_right_to_create_tables_everywhere(session, source, r
     assert not [name for _, name in made(session) if schema in name]
 
 
+def test_rows_are_put_into_the_parts_of_a_table_only_by_who_may_put_them_into_the_table(session, source, run, target, other):
+    predict(session, run, source, target)
+    for node in session.cluster.nodes:
+        node.execute("grant create on schema %s to %s" % (session.schema, other))
+        node.execute("grant select, insert, update on all tables in schema %s to %s" % (session.schema, other))
+    session.conn.execute("revoke insert on %s from %s" % (target, other))
+    session.conn.execute("create policy mine on %s using (id < 10)" % target)
+    call = values(run, source, target, if_exists="append")
+    with session.cluster.connect(other) as connection:
+        connection.autocommit = True
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="permission denied for table %s" % target):
+            connection.execute(CALL, call)
+        session.conn.execute("grant insert on %s to %s; alter table %s enable row level security" % (target, other, target))
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="row security on table"):
+            connection.execute(CALL, call)
+        session.conn.execute("alter table %s disable row level security" % target)
+        assert connection.execute(CALL, call).fetchone() == (60,)
+
+
 # ---- what stops it
 
 

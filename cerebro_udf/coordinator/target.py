@@ -23,6 +23,8 @@ _FOUND = """
 select n.oid is not null as schema_exists, pg_catalog.has_schema_privilege(n.oid, 'CREATE') as may_create
      , c.oid::int8 as oid, c.relkind, coalesce(pg_catalog.pg_has_role(c.relowner, 'USAGE'), false) as mine
      , coalesce(c.relrowsecurity, false) as policies
+     , pg_catalog.has_table_privilege(c.oid, 'INSERT') and pg_catalog.has_table_privilege(c.oid, 'UPDATE') as writable
+     , pg_catalog.row_security_active(c.oid) as checked
      , case when c.relkind = 'p' then pg_catalog.pg_get_partkeydef(c.oid) else '' end as partitioning
      , pg_catalog.obj_description(c.oid, 'pg_class') as comment
 from (select 1) one
@@ -50,6 +52,7 @@ class Target:
         oid, kind, partitioning: Of the table of that name, None if there is none; partitioning as SQL, empty for none.
         mark: Of the call that made it; None if none did.
         policies: Whether it has row security.
+        writable, checked: Whether the caller may put rows into it, and by policies.
     """
 
     schema: str
@@ -61,6 +64,8 @@ class Target:
     mark: Optional[Mark]
     mine: bool
     policies: bool
+    writable: bool
+    checked: bool
 
 
 def find(plpy, target: str, schema: Optional[str]) -> Target:
@@ -97,7 +102,10 @@ def find(plpy, target: str, schema: Optional[str]) -> Target:
     qualified = "%s.%s" % (plpy.quote_ident(schema), plpy.quote_ident(name))
     partitioning = None if found["oid"] is None else found["partitioning"]
     mark = Mark.of(found["comment"])
-    return Target(schema, name, qualified, found["oid"], found["relkind"], partitioning, mark, found["mine"], found["policies"])
+    return Target(
+        schema, name, qualified, found["oid"], found["relkind"], partitioning, mark, found["mine"], found["policies"],
+        found["writable"], found["checked"],
+    )  # fmt: skip
 
 
 def refuse(target: Target, if_exists: str, source: Source, key: List[str]) -> None:
@@ -127,7 +135,18 @@ def refuse(target: Target, if_exists: str, source: Source, key: List[str]) -> No
             raise NoPrivilege("must be owner of table %s" % target.qualified, None, "Name another target, or become a member of its owner.")
         if target.policies:
             raise has_policies(target.qualified)
-    elif target.mark is not None and set(target.mark.key) != set(key):
+        return
+    if target.kind == "p" and not target.writable:  # its parts are written to where they are, and not through it
+        raise NoPrivilege(
+            "permission denied for table %s" % target.qualified, None, "Ask its owner: GRANT INSERT, UPDATE ON %s TO …;" % target.qualified
+        )
+    if target.kind == "p" and target.checked:
+        raise NotSupported(
+            "row security on table %s, whose partitions lie on segments" % target.qualified,
+            "A policy applies to the table that you named, but not to its partitions there.",
+            "Name another target, or have its owner append.",
+        )
+    if target.mark is not None and set(target.mark.key) != set(key):
         raise InvalidArgument(
             "table %s has another key" % target.qualified,
             "Its key is %s." % ", ".join('"%s"' % name for name in target.mark.key),
