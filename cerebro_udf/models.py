@@ -8,10 +8,11 @@ from typing import Any, Dict, Optional, Tuple
 from cerebro_udf import definition as definitions
 from cerebro_udf import hdf5
 from cerebro_udf.coordinator import start
-from cerebro_udf.errors import InvalidArgument, nearest
+from cerebro_udf.errors import InvalidArgument, NotSupported, OutOfMemory, nearest
 from cerebro_udf.interrupts import Pulse
-from cerebro_udf.segment import state
+from cerebro_udf.segment import memory, state
 
+DEFINITION_BYTES = 2**24  # of all models that one is built upon: each may be built upon others, many times over
 BASE = "Model"  # the short form's name for a registered model that a new one begins with
 
 
@@ -20,6 +21,7 @@ def create(plpy, name: str, definition: dict) -> None:
 
     Raises:
         InvalidArgument, NotFound: see ``definition.check``; or a model to build upon does not exist.
+        NotSupported, OutOfMemory: the models that it is built upon are too large.
         plpy.SPIError: one of that name exists (42710).
     """
     expanded, arrays = _expanded(plpy, definition)
@@ -64,11 +66,18 @@ def _expanded(plpy, definition: dict) -> Tuple[dict, Dict[str, Any]]:
     layers, arrays = definition.get("layers"), {}
     if "class_name" in definition or not isinstance(layers, list):
         return definition, {}
-    layers = list(layers)
+    layers, size = list(layers), 0
     for number, layer in enumerate(layers):
         if isinstance(layer, dict) and list(layer) == [BASE]:
             wanted = _wanted(layer[BASE], "definition.layers[%d].%s" % (number, BASE))
             begun = start.registered_model(plpy, wanted["name"])
+            size += len(json.dumps(begun.definition))
+            if size > DEFINITION_BYTES:
+                raise NotSupported(
+                    "definition: the models that it is built upon are too large",
+                    "Those up to definition.layers[%d] take more than %d MB of JSON." % (number, DEFINITION_BYTES // 2**20),
+                    "Build it upon fewer or smaller models.",
+                )
             base = definitions.full(begun.definition)
             if wanted.get("until") is not None:
                 base = definitions.until(base, wanted["until"])
@@ -81,6 +90,13 @@ def _expanded(plpy, definition: dict) -> Tuple[dict, Dict[str, Any]]:
             for path, array in found.items():
                 if path.split("/")[1] in kept:
                     arrays["layers/%s/%s" % (inside, path.split("/", 1)[1])] = array
+            needed, available = 2 * sum(array.nbytes for array in arrays.values()), memory.available()  # here, and packed
+            if needed > available:
+                raise OutOfMemory(
+                    "the weights of the models that it is built upon do not fit the memory that is left",
+                    "They take %.2f GB, %.2f GB are available." % (needed / 1e9, available / 1e9),
+                    "Build it upon fewer or smaller models.",
+                )
     return {**definition, "layers": layers}, arrays
 
 
