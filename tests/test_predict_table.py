@@ -335,6 +335,13 @@ def test_calls_that_make_no_sense(session, source, run, target):
         assert error.hint
 
 
+def test_names_of_the_segment_column_cannot_both_be_carried(session, run, target):
+    names = ("segment", "cerebro_segment")
+    table = session.sharded({**KEYED, **dict.fromkeys(names, "int")}, {**keyed(6), **dict.fromkeys(names, [1] * 6)})
+    error = refused(session, run, table, target, columns=[*names])
+    assert error.sqlstate == "22023" and "cannot both" in error.message and error.hint
+
+
 def test_table_that_a_view_depends_on_is_not_replaced(session, source, run, target):
     predict(session, run, source, target)
     session.conn.execute("create view %s_view as select * from %s" % (target, target))

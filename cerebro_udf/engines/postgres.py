@@ -209,7 +209,13 @@ class PostgresEngine(Engine):
             if partitioning:
                 raise _other_layout(source, partitioning)
             return Layout(None, None, [Part(SELF, None, None)])
-        column = next(name for name in SEGMENT_COLUMNS if name not in kept)
+        column = next((name for name in SEGMENT_COLUMNS if name not in kept), None)
+        if column is None:
+            raise InvalidArgument(
+                'columns "%s" and "%s" cannot both be carried along' % SEGMENT_COLUMNS,
+                "One of these names is that of the column which says where a row lies.",
+                "Leave one of them out of key and options.columns.",
+            )
         by_segment = "LIST (%s)" % column
         cut = self._plpy.execute(self._plpy.prepare(_CUT, ["int8"]), [source.oid])
         if cut.nrows() and cut[0]["plain"] and set(cut[0]["columns"]) <= set(kept) and all(shard.server != SELF for shard in shards):
