@@ -234,18 +234,11 @@ class Ledger:
             CerebroError: one of that name exists (42710), or the one to replace is being driven (55006).
         """
         key, pid = self._lock()
-
-        def created(reply: Reply) -> None:
-            if reply.error:
-                raise_remote(reply.error)
-            self.run, self.generation = int(reply.rows[0][0]), 1
-
-        self.link.post(
+        self._take(
             "select cerebro_internal.run_create($1, $2, $3, $4, $5, $6, $7, $8::int, $9, $10)::text",
             run["name"], run["source"], run["model"], run["definition"], run["label"], run["features"], run["options"],
-            replaces, key, pid, tag=created,
+            replaces, key, pid, taken=lambda number: (number, 1),
         )  # fmt: skip
-        self.flush()
         for chunk, data in enumerate(weights):
             self._write("cerebro_internal.run_weights_put($1, $2, $3, $4)", chunk, data)
 
@@ -256,8 +249,20 @@ class Ledger:
             CerebroError: it is not gone (55006).
         """
         key, pid = self._lock()
-        self.generation = int(self._read("select cerebro_internal.run_claim($1, $2, $3)::text", run, key, pid)[0][0])
-        self.run = run
+        self._take(
+            "select cerebro_internal.run_claim($1, $2, $3)::text", run, key, pid, taken=lambda generation: (run, generation)
+        )
+
+    def _take(self, command: str, *values: Any, taken: Callable[[int], Tuple[int, int]]) -> None:
+        """Have a run taken, and wait for that; ``close_run`` takes the answer in when this is cancelled."""
+
+        def received(reply: Reply) -> None:
+            if reply.error:
+                raise_remote(reply.error)
+            self.run, self.generation = taken(int(reply.rows[0][0]))
+
+        self.link.post(command, *values, tag=received)
+        self.flush()
 
     def ready(self, plan: dict, encoders: dict, rank: Tuple[str, str]) -> None:
         self._read(
@@ -340,20 +345,20 @@ class Ledger:
             for reply in pump([self.link], self._pulse):
                 reply.tag(reply)
 
-    def close_run(self, state: str, error: BaseException, began: bool, seconds: float) -> None:
-        """After an error: end the run (or remove it, when no visit began) within this time, interrupts aside.
+    def close_run(self, state: str, error: BaseException, stays: bool, seconds: float) -> None:
+        """After an error: end the run (or remove it, unless it stays) within this time, interrupts aside.
 
         What cannot be written in time stays for ``resume`` to clean up: the run then shows as interrupted.
         """
         deadline = time.monotonic() + seconds
         self.link.clear(keep_bytes=MESSAGE_BYTES // 4)
         if self.run is None:
-            for reply in self._drain(deadline):  # the answer to ``create`` may be on its way
+            for reply in self._drain(deadline):  # the answer to ``_take`` may be on its way
                 if not reply.error:
                     reply.tag(reply)
         if self.run is None or not self.link.alive:
             return
-        if began:
+        if stays:
             told = shown(error)
             self.end(state, str(error), {"sqlstate": told.sqlstate, "detail": told.detail, "hint": told.hint})
         else:

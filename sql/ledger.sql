@@ -296,7 +296,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM cerebro_internal.run_guard($1, $2);
-    DELETE FROM cerebro_internal.visible_run r WHERE r.id = $1;
+    DELETE FROM cerebro_internal.visible_run r
+    WHERE r.id = $1 AND NOT EXISTS (SELECT 1 FROM cerebro_internal.visible_visit v WHERE v.run = $1);
 END
 $$;
 COMMENT ON FUNCTION cerebro_internal.run_discard(int, int) IS 'Delete a run before its first visit, by its own driver';

@@ -239,6 +239,28 @@ def test_run_whose_driver_was_killed_while_loading_resumes(lab):
     check_outcome(lab, run)
 
 
+def test_a_resume_that_is_cancelled_while_it_claims_the_run_leaves_all_of_it(lab):
+    """Whether the claim's answer comes before the cancel, with it, or after."""
+    run = lab.session.name()
+    assert lab.fit(lab.psql, run).answer().sqlstate == "00000"
+    ((number,),) = lab.cluster.coordinator.execute("select id from cerebro_internal.run where name = %s", [run])
+    whole = outcome.everything(lab.cluster, run)
+    waits = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query like '%run_claim(%'"
+    with lab.cluster.connect(ADMIN, autocommit=False) as blocker:
+        blocker.execute("update cerebro_internal.run set state = 'failed' where id = %s", [number])
+        blocker.commit()
+        blocker.execute("select 1 from cerebro_internal.run where id = %s for update", [number])
+        lab.psql.send("select trial from cerebro.resume(%s)", run)
+        poll_until(lambda: lab.cluster.coordinator.execute(waits), 60)
+        lab.cluster.coordinator.execute("select pg_cancel_backend(%s)", [lab.psql.backend])
+    assert lab.psql.answer().sqlstate == "57014"
+    lab.cluster.coordinator.execute(
+        "select cerebro_internal.run_discard(id, generation) from cerebro_internal.run where id = %s", [number]
+    )
+    assert lab.cluster.coordinator.execute("select state, pid from cerebro.run where run = %s", [run]) == [("cancelled", None)]
+    assert outcome.everything(lab.cluster, run) == whole
+
+
 def test_former_driver_cannot_write_once_the_run_is_claimed(lab):
     """In flight or later: a claim waits for the write that holds the run's row, and every later one is refused."""
     run = lab.session.name()

@@ -152,7 +152,8 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: s
     segments = Segments(plpy, gd, pulse, engine, shards)
     segments.connect()
     segments.check_policies()
-    return _drive(plpy, pulse, ledger, segments, table, parsed, run, lambda: ledger.claim(record["id"]))
+    began = record["encoders"] is not None
+    return _drive(plpy, pulse, ledger, segments, table, parsed, run, lambda: ledger.claim(record["id"]), began)
 
 
 def _refuse_other_run(former: dict, call: Call) -> None:
@@ -172,10 +173,15 @@ def _refuse_other_run(former: dict, call: Call) -> None:
 
 
 def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source, options: run_options.Options, run: str,
-           take: Callable[[], None]) -> List[Row]:  # fmt: skip
-    """Take the run, load, start, then loop to the end; whatever happens, leave segments idle and the run's state true."""
+           take: Callable[[], None], began: bool = False) -> List[Row]:  # fmt: skip
+    """Take the run, load, start, then loop to the end; whatever happens, leave segments idle and the run's state true.
+
+    Args:
+        take: Has the ledger create or claim the run.
+        began: Whether the run has trained before, and so stays even if nothing of it can be read any more.
+    """
     faults.reset(run)
-    record: Optional[dict] = None
+    stays = began or not pulse.attended  # what nobody listens to has to be told of by the run itself
     loop: Optional[Loop] = None
     deadline = None if options.time_limit is None else time.monotonic() + options.time_limit
     try:
@@ -197,6 +203,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         if record["encoders"] is None:
             programs.check_metrics([*(options.metrics or []), *(options.weighted_metrics or [])], encoders)
             plan = {"shards": [shard.plan() for shard in segments.shards], "stats": [_figures(s) for s in stats], "in_flight": window}
+            stays = stays or record["replaces"] is not None  # the other one goes now
             ledger.ready(plan, encoders, rank)
         scheduler = Scheduler([a for a, _ in rows], [b for _, b in rows], options.epochs, options.order, options.seed)
         study = Study(options.search, options.seed, record["definition"], options, rank[1], window)
@@ -216,16 +223,13 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         ledger.end("done", None, {"stopped": "time_limit"} if loop.out_of_time else None)
         ledger.flush()
     except BaseException as error:
-        # A run that has replaced another stays, whatever happens: the other one is gone. So does one that nobody listens to.
-        began = (record is not None and record["encoders"] is not None) or not pulse.attended or (
-            loop is not None and (loop.began or record["replaces"] is not None)
-        )
+        stays = stays or (loop is not None and loop.began)
         sqlstate = getattr(error, "sqlstate", None)
         segments.rest()
         if not isinstance(error, InUse):
             cancelled = sqlstate == "57014" or isinstance(error, ClientGone)
             patience = LEDGER_STOP_SECONDS if pulse.attended else UNATTENDED_STOP_SECONDS
-            ledger.close_run("cancelled" if cancelled else "failed", error, began, patience)
+            ledger.close_run("cancelled" if cancelled else "failed", error, stays, patience)
         raise
     finally:
         segments.rest()
