@@ -448,7 +448,8 @@ def pump(links: Iterable[Link], pulse, timeout: float = TURN_SECONDS) -> List[Re
 
     Args:
         links: Links to drive; idle ones cost nothing.
-        pulse: ``Pulse`` of this backend; raises on cancel, timeout or a dead client. None while cleaning up.
+        pulse: ``Pulse`` of this backend; raises on cancel, timeout or a dead client, before anything is read: a reply that has
+            been taken off its link is always handed out. None while cleaning up.
         timeout: Seconds.
 
     Returns:
@@ -456,6 +457,8 @@ def pump(links: Iterable[Link], pulse, timeout: float = TURN_SECONDS) -> List[Re
     """
     deadline = time.monotonic() + timeout
     while True:
+        if pulse is not None:
+            pulse.check()
         replies = []
         busy = [link for link in links if link.busy]
         if busy:
@@ -473,8 +476,6 @@ def pump(links: Iterable[Link], pulse, timeout: float = TURN_SECONDS) -> List[Re
                 reply = by_socket[descriptor].step()
                 if reply is not None:
                     replies.append(reply)
-        if pulse is not None:
-            pulse.check()
         if replies or not busy or time.monotonic() >= deadline:
             return replies
 

@@ -90,6 +90,22 @@ def test_request_on_a_link_that_is_gone_is_answered():
     assert not link.busy
 
 
+def test_a_cancel_that_comes_with_a_reply_does_not_lose_it():
+    """What a lost reply would have told, such as that a run was begun, nobody could undo."""
+    link = link_to(None)
+
+    class Pulse:
+        def check(self) -> None:
+            if not link.busy:
+                raise KeyboardInterrupt
+
+    link.post("select 1", tag="first")
+    (reply,) = links.pump([link], Pulse())
+    assert reply.tag == "first"
+    with pytest.raises(KeyboardInterrupt):
+        links.pump([link], Pulse())
+
+
 @pytest.mark.parametrize("calls", [["send"], ["socket"], ["cancel"], ["cancel socket"], ["cancel poll"], ["socket", "cancel poll"]])
 def test_stop_closes_a_link_that_breaks_meanwhile(calls):
     connection = Connection(*calls, "flush", "consume_input")
