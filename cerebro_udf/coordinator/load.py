@@ -83,7 +83,6 @@ class Loader:
         def loaded(reply: Reply) -> None:
             verify([self._segments.shards[number].segment], [before], [json.loads(reply.rows[0][0])])
 
-        self._segments.links[number].close()
         self._segments.reopen(number)
         self._segments.post(number, _LOAD, self._spec(number), then=loaded)
         self._segments.post(number, _ENCODE, {"run": self._key, "encoders": encoders}, then=lambda reply: None)

@@ -269,8 +269,8 @@ class Loop:
             raise error
         self._retries -= 1
         self._plpy.notice("%s (%s); trying again" % (error.message, error.detail))
-        self._reload(number)
         order, unit = self._current.pop(number, (None, None))
+        self._reload(number)
         if order is not None:
             if self._units.get(unit.number) is unit:
                 self._scheduler.requeue(order)

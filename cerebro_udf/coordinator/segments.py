@@ -200,9 +200,7 @@ class Segments:
                 facts["growth_bytes"] = sharing.growth_bytes(facts["memory_total"], len(numbers) + others)
                 if warm not in (None, facts["threads"]) or self.grown(number, facts):
                     # TensorFlow's thread count is fixed once it runs, and programs stay for ever: begin with a fresh session.
-                    self.links[number].close()
-                    self.links[number] = self._open(self._keys[number])
-                    self.links[number].facts = facts
+                    self._replace(number)
 
     def grown(self, number: int, report: dict) -> bool:
         """Whether a fresh session should take the place of this one, by what it reports of itself."""
@@ -324,13 +322,21 @@ class Segments:
         return segment_error(reply.error, self.shards[self.links.index(reply.link)].segment, reply.link.address)
 
     def reopen(self, number: int) -> None:
-        """Open a link again in place of one that was lost or closed, and have TensorFlow start there, which is not waited for.
+        """Replace a link that was lost, or holds too much, and have TensorFlow start there, which is not waited for.
 
-        A server that is recovering is given time.
+        Raises:
+            SegmentUnreachable, NotAuthenticated, SegmentNotReady: see ``_replace``.
+        """
+        self._replace(number)
+        self.post(number, _START, {"threads": self.links[number].facts["threads"]}, then=lambda reply: None)
+
+    def _replace(self, number: int) -> None:
+        """Close a link and open it again; a server that is recovering, or has not freed the former session's place, is given time.
 
         Raises:
             SegmentUnreachable, NotAuthenticated, SegmentNotReady: it did not come back.
         """
+        self.links[number].close()
         deadline = time.monotonic() + REOPEN_SECONDS
         facts = self.links[number].facts
         while True:
@@ -345,7 +351,6 @@ class Segments:
                 self.check()
                 time.sleep(0.02)
         self.links[number].facts = facts
-        self.post(number, _START, {"threads": facts["threads"]}, then=lambda reply: None)
 
     def sizes(self, number: int, query: str, relations: List[str]) -> Tuple[int, int]:
         """Rows (the server's estimate) and bytes of relations on one segment."""

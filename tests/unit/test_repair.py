@@ -6,14 +6,15 @@ import types
 
 import pytest
 
-from cerebro_udf.coordinator import progress
-from cerebro_udf.coordinator.links import Address
+from cerebro_udf.coordinator import progress, segments
+from cerebro_udf.coordinator.links import Address, Link
 from cerebro_udf.coordinator.loop import Loop
 from cerebro_udf.coordinator.options import Options
 from cerebro_udf.coordinator.scheduler import Order
 from cerebro_udf.coordinator.segments import LinkBroken
 from cerebro_udf.coordinator.stopping import Watch
 from cerebro_udf.coordinator.trials import Trial, Unit
+from cerebro_udf.errors import TooManyConnections
 
 ADDRESS = Address("far", "127.0.0.1", "1", "db", "me", "secret")
 
@@ -21,9 +22,8 @@ ADDRESS = Address("far", "127.0.0.1", "1", "db", "me", "secret")
 class Stand:
     """Two segments, of which the second is lost; a ledger that does nothing at once."""
 
-    def __init__(self, breaks: int, retries: int):
-        self.breaks = breaks
-        self.opened, self.loaded, self.published, self.requeued = [], [], [], []
+    def __init__(self, retries: int):
+        self.loaded, self.published, self.requeued = [], [], []
         self.links = [types.SimpleNamespace(number=k, busy=False, progress=None) for k in range(2)]
         self.shards = [types.SimpleNamespace(segment="s%d" % k) for k in range(2)]
         self.link = types.SimpleNamespace(busy=False)  # the ledger's
@@ -35,15 +35,10 @@ class Stand:
         )  # fmt: skip
         self.progress_line.details = self.loop._details
 
-    def reopen(self, number: int) -> None:
-        self.opened.append(number)
-        self.meanwhile()
-
     def reload(self, number: int) -> None:
-        self.breaks -= 1
-        if self.breaks >= 0:
-            raise LinkBroken("s1", ADDRESS, "gone again")
         self.loaded.append(number)
+        self.links[number].busy = True
+        self.meanwhile()
 
     def progress(self, details: dict, then) -> None:
         self.published.append((details, then))
@@ -54,37 +49,42 @@ class Stand:
     def remaining_seconds(self):
         return None
 
-    def repair(self) -> None:
+    def lose(self) -> None:
+        """Lose a link that works for a trial."""
         watch = Watch(Options(), ("loss", "min"))
         unit = self.loop._units[0] = Unit([Trial(0, {}, {}, 0, watch)])
         self.loop._current[1] = (Order(0, 1, "train", 1), unit)
+        self.lose_again()
+
+    def lose_again(self) -> None:
         self.loop._repair(self.links[1], LinkBroken("s1", ADDRESS, "gone"))
 
 
-@pytest.mark.parametrize("breaks, retries", [(0, 1), (1, 2), (2, 3)])
-def test_link_that_is_lost_again_while_it_is_repaired_takes_a_further_retry(breaks, retries):
-    stand = Stand(breaks, retries)
-    stand.repair()
-    assert stand.loaded == [1] and len(stand.opened) == breaks + 1
+def test_link_that_is_lost_again_while_it_loads_takes_a_further_retry_and_its_visit_is_ordered_once():
+    stand = Stand(2)
+    stand.lose()
+    stand.lose_again()
+    assert stand.loaded == [1, 1]
     assert stand.requeued == [Order(0, 1, "train", 1)]
 
 
 def test_no_more_retries_than_were_allowed():
-    stand = Stand(2, 2)
+    stand = Stand(1)
+    stand.lose()
     with pytest.raises(LinkBroken, match="broke"):
-        stand.repair()
-    assert len(stand.opened) == 2 and stand.requeued == []
+        stand.lose_again()
+    assert stand.loaded == [1]
 
 
 def test_progress_is_published_while_a_link_is_opened_again():
-    stand = Stand(0, 1)
-    stand.repair()
+    stand = Stand(1)
+    stand.lose()
     ((details, _),) = stand.published
     assert [line.get("phase") for line in details["segments"]] == [None, "loading"]
 
 
 def test_progress_waits_for_the_earlier_word_to_be_written(monkeypatch):
-    stand = Stand(0, 1)
+    stand = Stand(1)
     clock = iter(range(100, 200))
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     for _ in range(3):
@@ -93,3 +93,23 @@ def test_progress_waits_for_the_earlier_word_to_be_written(monkeypatch):
     stand.published[0][1]()  # written
     stand.progress_line.publish()
     assert len(stand.published) == 2
+
+
+def test_a_session_is_replaced_once_the_server_has_freed_the_place_of_the_one_before(monkeypatch):
+    monkeypatch.setattr(segments, "REOPEN_PAUSE_SECONDS", 0.0)
+    tried = []
+
+    def open_again(key):
+        tried.append(key)
+        if len(tried) < 3:
+            raise TooManyConnections("no connection left")
+        return Link(ADDRESS, "test")
+
+    engine = types.SimpleNamespace(address=lambda server: ADDRESS)
+    few = segments.Segments(None, {}, None, engine, [types.SimpleNamespace(server="far")])
+    few.links.append(Link(ADDRESS, "test"))
+    few.links[0].facts = {"boot_id": "host", "cores": 8, "threads": 1, "memory_total": 2**30}
+    monkeypatch.setattr(few, "call", lambda *_: [{"others": 0, "memory_available": 2**29}])
+    monkeypatch.setattr(few, "_open", open_again)
+    few.share_hosts()
+    assert tried == [(ADDRESS, 0)] * 3 and few.links[0].facts["threads"] == 8
