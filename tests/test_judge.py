@@ -255,6 +255,15 @@ def test_programs_that_fail_are_counted_with_the_reason(session, small):
     assert isinstance(error, Refusal) and error.sqlstate == "22000" and error.detail and error.hint
 
 
+def test_trials_whose_values_exclude_each_other_are_counted_and_the_others_explained(session, small, model):
+    clip = {"values": [0.5], "when": {"optimizer.clipnorm": [2.0]}}
+    space = {"units": [2], "optimizer.clipnorm": [1.0, 2.0, 3.0], "optimizer.clipvalue": clip}
+    found = explained(session, small, model, search={"space": space}, validation=0)
+    assert found["trials"][0] == 3 and found["visits"][0] == 2 * 2 * 2
+    value, unit, detail = found["trials that fail"]
+    assert (value, unit) == (1, "trials") and "clipnorm" in detail
+
+
 def test_explanation_refuses_what_fit_refuses(session, small, model):
     call = "select * from cerebro.explain_fit(%s::text::regclass, %s, %s, '{a,b}', %s)"
     for label, options, sqlstate in (("label", {"epoch": 3}, "22023"), ("lable", {}, "42703"), ("label", {"metrics": ["R2"]}, "22023")):

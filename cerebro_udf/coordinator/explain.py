@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from cerebro_udf.coordinator import fit, forecast, programs, search
 from cerebro_udf.coordinator import options as run_options
@@ -17,6 +17,7 @@ from cerebro_udf.coordinator.pilot import Pilot
 from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.study import Study
 from cerebro_udf.coordinator.trials import Maker, Trial, Unit, group
+from cerebro_udf.errors import BadData
 from cerebro_udf.interrupts import Pulse
 
 PILOTS = 8  # of more programs so many are tried, evenly spread
@@ -53,7 +54,7 @@ def explain_fit(plpy, gd: dict, *arguments: Any) -> List[Line]:
         rows = [(s["train_rows"], s["validation_rows"]) for s in stats]
         rank = run_options.rank(options, any(held for _, held in rows))
         maker = Maker(options, definition, encoders, rank, len(rows))
-        trials = _trials(options, definition, maker)
+        trials, refused = _trials(options, definition, maker)
         window = search.in_flight(options.search, len(rows))
         fuse = options.order != "fixed" if options.fuse is None else options.fuse
         units = group(trials if window is None else trials[:window], len(rows), fuse)
@@ -67,7 +68,7 @@ def explain_fit(plpy, gd: dict, *arguments: Any) -> List[Line]:
         segments.rest()
     found = _Forecast(options, rows, units, tried, pilot.failures)
     return [
-        *_counts(options, stats, trials, units, found, pilot.failures),
+        *_counts(options, stats, trials, units, found, pilot.failures, refused),
         *_memory(stats, sizes, resident, trials if window is None else trials[:window], found, len(tried)),
         *_times(found, load_seconds, start_seconds, pilot_seconds),
     ]
@@ -82,8 +83,14 @@ class _Clock:
         return self._at - before
 
 
-def _trials(options: run_options.Options, definition: dict, maker: Maker) -> List[Trial]:
-    """The run's trials; of a search that goes by results, as many that are drawn at random."""
+def _trials(options: run_options.Options, definition: dict, maker: Maker) -> Tuple[List[Trial], List[str]]:
+    """The run's trials, and the errors of those whose values exclude each other.
+
+    Of a search that goes by results they are as many that are drawn at random.
+
+    Raises:
+        BadData: there is none but such.
+    """
     given = options.search
     if given is not None:
         given = {key: value for key, value in given.items() if key not in ("pruner", "in_flight")}
@@ -91,7 +98,11 @@ def _trials(options: run_options.Options, definition: dict, maker: Maker) -> Lis
             given["method"] = "random"
     study = Study(given, options.seed, definition, options, "min", None)
     asked = iter(study.ask, None)
-    return [maker.make(*trial) for trial in asked]
+    trials = [maker.make(*trial) for trial in asked]
+    refused = [trial.error for trial in trials if trial.error is not None]
+    if len(refused) == len(trials):
+        raise BadData("no trial of this run can be trained", refused[0], "Correct the search.")
+    return [trial for trial in trials if trial.error is None], refused
 
 
 def _key(unit: Unit) -> str:
@@ -147,7 +158,8 @@ class _Forecast:
         )
 
 
-def _counts(options, stats: List[dict], trials: List[Trial], units: List[Unit], found: _Forecast, failures: Dict[str, str]) -> List[Line]:
+def _counts(options, stats: List[dict], trials: List[Trial], units: List[Unit], found: _Forecast, failures: Dict[str, str],
+            refused: List[str]) -> List[Line]:  # fmt: skip
     train, held, skipped = (sum(s[key] for s in stats) for key in ("train_rows", "validation_rows", "skipped"))
     adaptive = options.search is not None and (options.search.get("method") == "tpe" or options.search.get("pruner") is not None)
     batches = sum(-(-s["train_rows"] // trials[0].order["batch_size"]) for s in stats)
@@ -156,12 +168,13 @@ def _counts(options, stats: List[dict], trials: List[Trial], units: List[Unit], 
         Line("training rows", train, "rows", None),
         Line("validation rows", held, "rows", None),
         Line("skipped rows", skipped, "rows", "They hold NULL, NaN or infinite values." if skipped else None),
-        Line("trials", len(trials), "trials", "As if none were pruned." if adaptive else None),
+        Line("trials", len(trials) + len(refused), "trials", "As if none were pruned." if adaptive else None),
         Line("programs", found.kinds, "programs", "Trials that differ in learning rate or seed alone share one."),
         Line("epochs", options.epochs, "epochs", None),
         Line("minibatches", batches, "minibatches", "Of one epoch of the first trial."),
         Line("visits", found.visits, "visits", "%d groups of trials are trained as one." % found.fused if found.fused else None),
         *(Line("programs that fail", count, "programs", error) for error, count in sorted(Counter(failures.values()).items())),
+        *(Line("trials that fail", count, "trials", error) for error, count in sorted(Counter(refused).items())),
     ]
 
 
