@@ -213,7 +213,7 @@ def predict_table(plpy, gd: dict, run: str, source: str, target: str, key: List[
     from cerebro_udf.coordinator import predict_table as tables
 
     if not key or any(not isinstance(name, str) or not name.strip() for name in key):
-        raise NullArgument("argument key is null, empty or names no column", None, "List the columns that tell rows apart, as '{id}'.")
+        raise NullArgument("argument key is null or blank", None, "List the columns that tell rows apart, as '{id}'.")
     return tables.predict_table(
         plpy, gd, _text("run", run), _text("source", source), _text("target", target), key, _json("options", options), schema
     )

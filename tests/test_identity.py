@@ -553,15 +553,16 @@ def test_members_of_the_owners_role_may(session, other):
 # Every function that writes the catalog, with another role's run; {run} is its number, generation 1 is right.
 WRITES = {
     "run_claim": "select cerebro_internal.run_claim({run}, 1, 1)",
-    "run_ready": "select cerebro_internal.run_ready({run}, 1, '{{}}', '{{}}', 'loss', 'min', '[]')",
+    "run_ready": "select cerebro_internal.run_ready({run}, 1, '{{}}', '{{}}', 'loss', 'min')",
+    "trials_add": "select cerebro_internal.trials_add({run}, 1, '[]')",
     "run_end": "select cerebro_internal.run_end({run}, 1, 'failed', 'x', null)",
     "run_discard": "select cerebro_internal.run_discard({run}, 1)",
     "state_put": "select cerebro_internal.state_put({run}, 1, 0, 0, 0, 'x')",
     "trial_state": "select cerebro_internal.trial_state({run}, 1, 0, 0)",
-    "trial_fail": "select cerebro_internal.trial_fail({run}, 1, 0, 'x')",
+    "trial_end": "select cerebro_internal.trial_end({run}, 1, 0, 'failed', 'x')",
     "visit_begin": "select cerebro_internal.visit_begin({run}, 1, 0, 9, 'train', 0, 0, 'x', 0)",
     "visit_end": "select cerebro_internal.visit_end({run}, 1, 0, 1, 'train', 0, 0, '{{}}', null, null)",
-    "epoch_end": "select cerebro_internal.epoch_end({run}, 1, 0, 9, '{{}}', 0, 0, 0, 0, true)",
+    "epoch_end": "select cerebro_internal.epoch_end({run}, 1, 0, 9, '{{}}', 0, 0, 0, 0, 'done', null)",
     "progress_set": "select cerebro_internal.progress_set({run}, 1, '{{}}')",
     "a row of state": "insert into cerebro_internal.visible_state values ({run}, 0, 99, 0, 'x')",
     "a row of trial": "insert into cerebro_internal.visible_trial (run, trial, params, state) values ({run}, 99, '{{}}', 'done')",
@@ -583,6 +584,7 @@ def test_every_private_function_pins_its_search_path(session):
     assert session.rows(
         "select proname from pg_proc where pronamespace = 'cerebro_internal'::regnamespace"
         " and not 'search_path=pg_catalog, pg_temp' = any (coalesce(proconfig, '{}'))"
+        " and prolang <> (select oid from pg_language where lanname = 'internal')"  # looks no name up
     ) == []
 
 
@@ -716,12 +718,12 @@ def test_run_forged_by_hand_cannot_run_code_in_predict(other):
         "input": {"numbers": [1], "codes": [], "task": "classification", "classes": 2},
     }  # fmt: skip
     other.conn.execute(
-        "select cerebro_internal.run_ready(%s, 1, '{}', %s, 'loss', 'min', '[{\"trial\": 0, \"params\": {}}]')",
-        [number, json.dumps(encoders)],
+        "select cerebro_internal.run_ready(%s, 1, '{}', %s, 'loss', 'min')", [number, json.dumps(encoders)]
     )
+    other.conn.execute("select cerebro_internal.trials_add(%s, 1, '[{\"trial\": 0, \"params\": {}}]')", [number])
     other.conn.execute("select cerebro_internal.state_put(%s, 1, 0, 1, 0, 'x')", [number])
     other.conn.execute("select cerebro_internal.trial_state(%s, 1, 0, 1)", [number])
-    other.conn.execute("select cerebro_internal.epoch_end(%s, 1, 0, 1, '{}', 0, 0, 0, 1, true)", [number])
+    other.conn.execute("select cerebro_internal.epoch_end(%s, 1, 0, 1, '{}', 0, 0, 0, 1, 'done', null)", [number])
     for call in ("select cerebro.predict('forged', array[1])", "select cerebro.predict_class('forged', array[1])"):
         assert other.error(call).sqlstate == "22023"
     other.conn.execute("select cerebro.drop_run('forged')")
@@ -737,7 +739,7 @@ def test_run_forged_by_hand_cannot_run_sql_when_it_is_resumed(other, session):
         "select cerebro_internal.run_create('planned', %s, 'm', %s, 'label', '{a,b}', %s, null, 1, 1)",
         table.name, json.dumps(LOGIT), json.dumps({**QUICK, "optimizer": {"class_name": "Adam", "config": {}}}),
     )[0][0]  # fmt: skip
-    other.conn.execute("select cerebro_internal.run_ready(%s, 1, %s, '{}', 'loss', 'min', '[]')", [number, json.dumps(plan)])
+    other.conn.execute("select cerebro_internal.run_ready(%s, 1, %s, '{}', 'loss', 'min')", [number, json.dumps(plan)])
     assert other.error("select * from cerebro.resume('planned')").sqlstate == "ML002"
     other.conn.execute("select cerebro.drop_run('planned')")
 
