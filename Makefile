@@ -62,5 +62,5 @@ test: lint build ## lint, build, and run every test; TESTS=tests/unit for some
 bench: env-dev ## measure against plain Keras; results go to bench/results/
 	@PYTHONPATH=. $(PYTHON) bench/run.py
 
-bench-peers: env-dev ## the same search by Ray Tune, KerasTuner, Optuna and plain Keras; writes docs/peers.md
-	@PYTHONPATH=. $(PYTHON) -m bench.peers.run
+bench-peers: env-dev ## measure against Optuna, KerasTuner and Ray Tune; writes docs/peers.md
+	@PYTHONPATH=. $(PYTHON) bench/peers/run.py $(if $(PEERS),--home $(PEERS))

@@ -73,22 +73,25 @@ def cerebro(connection, task: Task, run: str) -> float:
 
 
 def own_bytes(pid: int) -> int:
-    """What a process has resident, without memory shared with other backends."""
-    status = Path("/proc/%d/status" % pid).read_text()
-    return 1024 * sum(int(re.search(r"^%s:\s+(\d+)" % key, status, re.M).group(1)) for key in ("RssAnon", "RssFile"))
+    """What a process has resident, without memory shared with other backends; 0 when it is gone."""
+    try:
+        status = Path("/proc/%d/status" % pid).read_text()
+    except OSError:
+        return 0
+    return 1024 * sum(map(int, re.findall(r"^Rss(?:Anon|File):\s+(\d+)", status, re.M)))
 
 
 class Peak(threading.Thread):
-    """Looks at one process until it is told to stop."""
+    """Looks at processes until it is told to stop; `bytes` is the most that one of them had."""
 
-    def __init__(self, pid: int):
+    def __init__(self, pids: list[int]):
         super().__init__(daemon=True)
-        self._pid, self._over = pid, threading.Event()
+        self._pids, self._over = pids, threading.Event()
         self.bytes = 0
 
     def run(self) -> None:
         while not self._over.wait(SAMPLE_SECONDS):
-            self.bytes = max(self.bytes, own_bytes(self._pid))
+            self.bytes = max(self.bytes, *map(own_bytes, self._pids))
 
     def stop(self) -> int:
         self._over.set()
@@ -137,8 +140,7 @@ def _mlp(servers: Servers, rounds: int) -> list[Measure]:
     def ours() -> float:
         with servers.connect() as connection:
             cold.setdefault("cerebro", []).append(cerebro(connection, task, "search"))
-            (worker,) = workers(servers)
-            peak = Peak(worker)
+            peak = Peak(workers(servers))
             peak.start()
             seconds = cerebro(connection, task, "search")
             memory.append(peak.stop())

@@ -9,6 +9,7 @@ children count too, those that others adopt do not. What a process does in its l
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -21,19 +22,23 @@ INTERVAL_SECONDS = 0.2
 
 class Watch:
     def __init__(self, roots: list[int]):
-        self.roots = [psutil.Process(pid) for pid in roots]
+        self.roots: list[psutil.Process] = []
+        self.add(roots)
         self._first: dict[psutil.Process, float] = {}
         self._last: dict[psutil.Process, float] = {}
         self.peak_bytes = 0
         self.sample(begin=True)
 
+    def add(self, pids: list[int]) -> None:
+        for pid in pids:
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended already
+                self.roots.append(psutil.Process(pid))
+
     def sample(self, begin: bool = False) -> None:
         processes = set(self.roots)
         for root in self.roots:
-            try:
+            with contextlib.suppress(psutil.NoSuchProcess):
                 processes.update(root.children(recursive=True))
-            except psutil.NoSuchProcess:
-                pass
         total = 0
         for process in processes:
             try:
@@ -66,7 +71,7 @@ def main() -> None:
         readable, _, _ = select.select([sys.stdin], [], [], INTERVAL_SECONDS)
         if readable:
             lines = os.read(sys.stdin.fileno(), 1 << 16).decode().splitlines()
-            watch.roots += [psutil.Process(int(line)) for line in lines if line]
+            watch.add([int(line) for line in lines if line])
             if not all(lines) or not lines:
                 break
         watch.sample()

@@ -1,6 +1,6 @@
 """Optuna: `GridSampler` over a study in PostgreSQL, which several processes work on.
 
-Job: {"task", "urls", "threads", "style", "storage": SQLAlchemy URL, "study": name}.
+Job: {"task", "urls", "threads", "style", "storage": SQLAlchemy URL, "study": name of one that exists}.
 """
 
 from __future__ import annotations
@@ -24,24 +24,17 @@ def search(job: dict) -> dict:
     x, y, size = task.export(job["urls"], chosen)
     train, held = task.split(x, y)
 
+    made = []
+
     def objective(trial: optuna.Trial) -> float:
         keras.utils.clear_session()
         configuration = {name: trial.suggest_categorical(name, values) for name, values in chosen.space.items()}
-        found = task.fit(chosen, configuration, job["style"], train, held)
-        trial.set_user_attr("val_accuracy", found["val_accuracy"])
-        return found["val_loss"]
+        made.append(task.fit(chosen, configuration, job["style"], train, held))
+        return made[-1]["val_loss"]
 
-    study = optuna.create_study(
-        study_name=job["study"], storage=job["storage"], load_if_exists=True, direction="minimize",
-        sampler=optuna.samplers.GridSampler(chosen.space, seed=task.SEED),
-    )  # fmt: skip
-    before = len(study.trials)
-    study.optimize(objective)
-    best = study.best_trial
-    return {
-        "best": {"params": best.params, "val_loss": best.value, **best.user_attrs},
-        "trials": len(study.trials) - before if before else len(study.trials), "copy_bytes": size,
-    }  # fmt: skip
+    sampler = optuna.samplers.GridSampler(chosen.space, seed=task.SEED)
+    optuna.load_study(study_name=job["study"], storage=job["storage"], sampler=sampler).optimize(objective)
+    return {"best": task.best_of(made), "trials": len(made), "copy_bytes": size}
 
 
 if __name__ == "__main__":
