@@ -66,14 +66,18 @@ class Ledger:
         self._plpy, self._pulse = plpy, pulse
         self.link = Link(engine.address(SELF), "cerebro ledger")
         self.link.open(pulse)
-        configure(self.link, pulse, SETTINGS)
         self.run: Optional[int] = None
         self.generation = 0
         self._lock_key: Optional[int] = None
-        if not leads_home(plpy, pulse, self.link):
-            raise NotReady(
-                "server cerebro_self leads to another database", "It leads to %s." % self.link.address, engine.home_command()
-            )
+        try:
+            configure(self.link, pulse, SETTINGS)
+            if not leads_home(plpy, pulse, self.link):
+                raise NotReady(
+                    "server cerebro_self leads to another database", "It leads to %s." % self.link.address, engine.home_command()
+                )
+        except BaseException:
+            self.link.close()
+            raise
 
     # -- reading, in a snapshot of its own --
 

@@ -14,7 +14,7 @@ from cerebro_udf.coordinator import fit as runs
 from cerebro_udf.coordinator.links import Link, RemoteError, ask, configure, pump, stop
 from cerebro_udf.engines import engine_for
 from cerebro_udf.engines.base import SELF, Engine
-from cerebro_udf.errors import CerebroError, InUse, NotFound, NotReady, RunNotDone
+from cerebro_udf.errors import CerebroError, ClientGone, InUse, NotFound, NotReady, RunNotDone
 from cerebro_udf.interrupts import Pulse, go_unattended
 
 POLL_SECONDS = 0.2
@@ -89,10 +89,9 @@ def _detach(plpy, pulse: Pulse, engine: Engine, ledger: Ledger, run: str, comman
                 return
     except RemoteError as error:
         raise_remote(error)
-    except CerebroError:
-        raise
-    except BaseException:  # cancelled: so is what it began
-        stop([link], STOP_SECONDS)
+    except BaseException as error:
+        if isinstance(error, ClientGone) or not isinstance(error, CerebroError):  # cancelled: so is what it began
+            stop([link], STOP_SECONDS)
         raise
     finally:
         link.close()

@@ -182,7 +182,11 @@ def load(plpy, gd: dict, spec: dict) -> Report:
     # First, so that two that load at once both see it: what the shard is likely to take, not all that it might.
     _, promised = session.entry.write(session.group, min(wanted, _expected_bytes(plpy, spec["reads"])))
     spec = {**spec, "memory_bytes": max(0, min(wanted, available - promised)), "promised_bytes": promised}
-    session.shard = shard.read(plpy, spec, Pulse(plpy).check)
+    try:
+        session.shard = shard.read(plpy, spec, Pulse(plpy).check)
+    except BaseException:
+        session.entry.clear()  # nothing is promised any more
+        raise
     session.run = spec["run"]
     return session.shard.stats()
 
