@@ -72,13 +72,13 @@ def dense(units) -> dict:
 
 TASKS = {
     "mlp": Task(
-        "search", 100, 2_000,
+        "search", 100, 25_000,
         (dense("$width"), {"Dropout": {"rate": "$dropout"}}, dense("$width"), {"Dropout": {"rate": "$dropout"}}, {"Dense": {"units": 2}}),
-        {"learning_rate": [0.001, 0.01], "width": [16, 32], "dropout": [0.1, 0.3]}, 256, 1,
+        {"learning_rate": [0.0003, 0.001, 0.003, 0.01], "width": [128, 256], "dropout": [0.1, 0.3]}, 256, 3,
     ),
     "tiny": Task(
-        "search_tiny", 20, 500, (dense(16), {"Dense": {"units": 2}}),
-        {"learning_rate": [0.0003, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02]}, 32, 1,
+        "search_tiny", 20, 10_000, (dense(16), {"Dense": {"units": 2}}),
+        {"learning_rate": [0.0003, 0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02]}, 32, 3,
     ),
 }  # fmt: skip
 

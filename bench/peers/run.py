@@ -80,6 +80,8 @@ class Watched:
 
     def stop(self) -> dict:
         answer, _ = self._process.communicate("\n")
+        if self._process.returncode:
+            raise RuntimeError("the processes could not be watched")
         return json.loads(answer)
 
 

@@ -31,20 +31,20 @@ class Watch:
 
     def add(self, pids: list[int]) -> None:
         for pid in pids:
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended already
+            with contextlib.suppress(psutil.Error, OSError):  # it has ended already
                 self.roots.append(psutil.Process(pid))
 
     def sample(self, begin: bool = False) -> None:
         processes = set(self.roots)
         for root in self.roots:
-            with contextlib.suppress(psutil.NoSuchProcess):
+            with contextlib.suppress(psutil.Error, OSError):
                 processes.update(root.children(recursive=True))
         total = 0
         for process in processes:
             try:
                 times = process.cpu_times()
                 total += memory(process)
-            except psutil.NoSuchProcess:
+            except (psutil.Error, OSError):  # it has just ended
                 continue
             self._last[process] = times.user + times.system
             if begin:
