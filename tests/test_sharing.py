@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cerebro_udf.segment import memory, sharing, worker
 from tests import outcome
 from tests.cluster import ADMIN, poll_until
 from tests.session import POINTS, Refusal, Session, points
@@ -45,20 +47,31 @@ def test_workers_of_all_servers_on_a_host_know_of_each_other(cluster):
         poll_until(lambda: claim(second, "b")["others"] <= alone, DEADLINE_SECONDS)  # the third is gone with its session
 
 
+def promised() -> list[int]:
+    """What workers on this machine were promised, other tests' too: bytes of each, by what they tell each other."""
+    return [int(size) for _, _, size in sharing._LINE.findall(Path("/proc/net/unix").read_text())]
+
+
 def test_memory_promised_to_a_run_that_loads_is_not_promised_to_another(session, cluster):
-    table = session.sharded(POINTS, points(), sizes=[30, 30])
-    model = session.model()
-    with cluster.connect(node=1, autocommit=False) as owner, cluster.connect(node=3) as other:
-        before = other.execute(HELLO).fetchone()[0]["memory_available"]
-        owner.execute('lock table "%s"."%s" in access exclusive mode' % (table.schema, table.parts[0]))
-        run = session.name()
-        options = json.dumps({"memory": 1.0})
-        with cluster.connect() as connection:
-            connection.execute("select cerebro.submit(%s, %s::text::regclass, %s, 'label', '{a,b}', %s)", [run, table.name, model, options])
-            # The locked shard's worker was promised half of what there is.
-            poll_until(lambda: claim(other, "b")["memory_available"] < 0.75 * before, DEADLINE_SECONDS)
-            connection.execute("select cerebro.cancel(%s)", [run])
-        poll_until(lambda: claim(other, "b")["memory_available"] > 0.75 * before, DEADLINE_SECONDS)
+    table = session.sharded({"a": "real", "label": "boolean", "rest": "text"}, [(k, k % 2 == 0, "x") for k in range(60)], sizes=[30, 30])
+    part, slow = ('"%s"."%s"' % (table.schema, name) for name in (table.parts[0], "slow"))
+    # More on disk than any other test's shard, and a policy that takes its time over every row.
+    with cluster.connect(node=1) as owner:
+        owner.execute("alter table %s alter rest set storage external" % part)
+        owner.execute("update %s set rest = repeat('x', 1000000)" % part)
+        owner.execute(
+            "create function %s(boolean) returns boolean language plpgsql as 'begin perform pg_sleep(0.2); return true; end'" % slow
+        )
+        owner.execute("create policy slow on %s using (%s(label))" % (part, slow))
+        owner.execute("alter table %s enable row level security, force row level security" % part)
+    wanted = worker.EXPECTED_LEAST_BYTES + worker.EXPECTED_PER_BYTE * 30_000_000
+    run, model = session.name(), session.model()
+    with cluster.connect() as connection, cluster.connect(node=3) as other:
+        connection.execute("select cerebro.submit(%s, %s::text::regclass, %s, 'label', '{a}')", [run, table.name, model])
+        poll_until(lambda: any(size >= wanted for size in promised()), DEADLINE_SECONDS)
+        assert claim(other, "b")["memory_available"] <= memory.total_and_available()[0] - wanted
+        connection.execute("select cerebro.cancel(%s)", [run])
+        poll_until(lambda: not any(size >= wanted for size in promised()), DEADLINE_SECONDS)
 
 
 def test_run_beside_another_has_fewer_threads(session, cluster, local):

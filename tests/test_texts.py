@@ -27,6 +27,7 @@ MASKS = [
     (r", \d+:\d\d left", ", M:SS left"),
     (r"(\b(?:val_)?(?:loss|accuracy|mae)) [-+.e\d]+", r"\1 X"),
     (r"line \d+, in", "line N, in"),
+    (r" and [\d.]+ MB promised to other runs that load here now", ""),
     (r"(take|;) [\d.]+ MB", r"\1 X MB"),
     (r"segment \"segment_\d\": the shard", 'segment "segment_N": the shard'),
     (r"The first \d+ rows", "The first N rows"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import socket
 import sys
 import time
@@ -29,6 +30,8 @@ from cerebro_udf.wire import MESSAGE_BYTES, finite, parts
 EXPECTED_LEAST_BYTES = 64 * 2**20  # promised to any shard that is being loaded
 EXPECTED_PER_BYTE = 4  # of its relations on disk, where rows may be compressed and pass through several forms
 KEPT_PERMUTATIONS = 3  # of a run's trials few are in different epochs; 4 bytes per row each
+
+_RELATION = re.compile(r'(?:only )?((?:\w+|"(?:[^"]|"")+")\.(?:\w+|"(?:[^"]|"")+"))\Z')
 
 Report = Dict[str, Any]
 
@@ -199,8 +202,10 @@ def _expected_bytes(plpy, reads: List[dict]) -> int:
         " from pg_catalog.unnest($1) r, pg_catalog.pg_class c where c.oid = r::pg_catalog.regclass",
         ["text[]"],
     )
-    relations = {read["relation"][len("only ") :] if read["relation"].startswith("only ") else read["relation"] for read in reads}
-    found = plpy.execute(plan, [sorted(relations)])[0]
+    named = {_RELATION.match(read["relation"]) for read in reads}
+    if None in named:  # what a hand wrote
+        return sys.maxsize
+    found = plpy.execute(plan, [sorted({name.group(1) for name in named})])[0]
     return EXPECTED_LEAST_BYTES + EXPECTED_PER_BYTE * found["bytes"] if found["stored"] else sys.maxsize
 
 
