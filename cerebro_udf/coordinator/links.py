@@ -181,6 +181,7 @@ class Link:
         conninfo = " ".join("%s='%s'" % (k, v.replace("\\", "\\\\").replace("'", "\\'")) for k, v in given.items())
         with _without_libpq_environment():
             conn = pq.PGconn.connect_start(conninfo.encode())
+        conn.notice_handler = self._on_notice  # libpq would write to the server's log what it hears while it connects
         deadline = time.monotonic() + CONNECT_SECONDS
         try:
             while True:
@@ -205,7 +206,6 @@ class Link:
             conn.finish()
             raise
         conn.nonblocking = 1
-        conn.notice_handler = self._on_notice
         self._conn = conn
 
     def _on_notice(self, result) -> None:
