@@ -12,7 +12,7 @@ from typing import Any, Callable, List, Optional, Tuple
 
 from cerebro_udf.coordinator.links import Link, RemoteError, Reply, ask, configure, pump
 from cerebro_udf.engines.base import SELF, Engine
-from cerebro_udf.errors import CerebroError, InUse, NotFound, NotReady, shown
+from cerebro_udf.errors import CerebroError, InUse, NotFound, NotReady, ReadOnly, shown
 from cerebro_udf.wire import MESSAGE_BYTES, finite
 
 LOCK_CLASS = 1128616514  # "CERB": first key of the advisory lock that the driver of a run holds; the second is drawn
@@ -51,6 +51,25 @@ def leads_home(plpy, pulse, link: Link) -> bool:
     except RemoteError as error:
         raise_remote(error)
     return (started.decode(), name.decode()) == (here["started"], here["name"])
+
+
+def refuse_read_only(plpy, doing: str, why: Optional[str]) -> None:
+    """Refuse what writes, where this session may not.
+
+    Args:
+        doing: What a standby or a read-only transaction cannot do.
+        why: What it writes for, said of a standby.
+
+    Raises:
+        ReadOnly.
+    """
+    row = plpy.execute(
+        "select pg_catalog.pg_is_in_recovery() as standby, pg_catalog.current_setting('transaction_read_only') as read_only"
+    )[0]
+    if row["standby"]:
+        raise ReadOnly("a standby cannot " + doing, why, "Connect to the primary.")
+    if row["read_only"] == "on":
+        raise ReadOnly("a read-only transaction cannot " + doing, None, "Begin a transaction that may write.")
 
 
 class Ledger:

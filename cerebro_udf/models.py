@@ -11,6 +11,7 @@ from cerebro_udf.coordinator import start
 from cerebro_udf.errors import InvalidArgument, NotSupported, OutOfMemory, nearest
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment import memory, state
+from cerebro_udf.wire import parts
 
 DEFINITION_BYTES = 2**24  # of all models that one is built upon: each may be built upon others, many times over
 BASE = "Model"  # the short form's name for a registered model that a new one begins with
@@ -57,7 +58,7 @@ def take_in(plpy, name: str, config: dict, weights: bytes, about: Optional[dict]
 def _store(plpy, name: str, definition: dict, weights: bytes) -> None:
     plpy.execute(plpy.prepare("select cerebro_internal.model_create($1, $2)", ["text", "jsonb"]), [name, json.dumps(definition)])
     plan = plpy.prepare("select cerebro_internal.model_weights_put($1, $2, $3)", ["text", "int4", "bytea"])
-    for number, chunk in enumerate(start.chunks(weights)):
+    for number, chunk in enumerate(parts(weights) if weights else ()):
         plpy.execute(plan, [name, number, chunk])
 
 

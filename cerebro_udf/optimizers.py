@@ -27,6 +27,17 @@ class Wrong(ValueError):
         self.key, self.hint = key, hint
 
 
+def but_for_rate(optimizer: dict) -> dict:
+    """Return an optimizer in full form without its learning rate where that is a number: a variable holds it.
+
+    A schedule belongs to the graph, and stays.
+    """
+    config = dict(optimizer["config"])
+    if isinstance(config.get("learning_rate"), (int, float)):
+        del config["learning_rate"]
+    return {**optimizer, "config": config}
+
+
 class _Number(NamedTuple):
     """A number from ``low`` to ``high``; ``above`` leaves ``low`` out, ``below`` leaves ``high`` out."""
 

@@ -8,7 +8,6 @@ from typing import Any, Dict, Optional
 import cerebro_udf
 from cerebro_udf import stored
 from cerebro_udf.coordinator import programs
-from cerebro_udf.coordinator.options import Options
 from cerebro_udf.encoders import spelled
 from cerebro_udf.errors import InvalidArgument, NotReady
 from cerebro_udf.wire import finite
@@ -67,8 +66,7 @@ def export(plpy, gd: dict, run: str, trial: Optional[int]) -> bytes:
     chosen, record, chunks = stored.read(plpy, gd, run, trial)
     from cerebro_udf.segment import export as exports
 
-    options = Options.from_json(record["options"])
-    spec = programs.spec(options, record["params"], record["definition"], record["encoders"])
+    spec = programs.stored(record)["program"]
     about = {"run": record["name"], "trial": chosen.trial, "params": record["params"], "cerebro": cerebro_udf.__version__}
     return exports.archive(record["encoders"], spec, b"".join(chunks), about)
 
@@ -113,9 +111,7 @@ def _predictor(plpy, gd: dict, run: str, trial: Optional[int]) -> Any:
         from cerebro_udf.segment.predict import Predictor
 
         chosen, record, chunks = stored.read(plpy, gd, run, trial)
-        options = Options.from_json(record["options"])
-        spec = programs.spec(options, record["params"], record["definition"], record["encoders"])
-        predictor = Predictor(record["encoders"], spec, b"".join(chunks))
+        predictor = Predictor(record["encoders"], programs.stored(record)["program"], b"".join(chunks))
         while len(cache) >= CACHED_PREDICTORS:
             del cache[next(iter(cache))]
     cache[chosen] = predictor

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 
-from tests.cluster import Node, poll_until
+import psycopg
+
+from tests.cluster import ADMIN, Node, kill, poll_until
 
 REACHED_SECONDS = 60.0
+RESTART_SECONDS = 30.0
 
 
 @contextlib.contextmanager
@@ -28,3 +31,25 @@ def armed(node: Node, run: str, point: str, occurrence: int):
         yield reached
     finally:
         node.execute("delete from cerebro_internal.fault where run = %s", [run])
+
+
+def kill_backend(node: Node, pid: int) -> None:
+    """SIGKILL a backend and wait until its server, which then restarts all sessions, answers again."""
+    watch = node.connect(ADMIN)
+    kill(pid)
+
+    def lost():
+        try:
+            watch.execute("select 1")
+            return False
+        except psycopg.OperationalError:
+            return True
+
+    def back():
+        try:
+            return node.execute("select 1") == [(1,)]
+        except psycopg.OperationalError:
+            return False
+
+    poll_until(lost, RESTART_SECONDS)
+    poll_until(back, RESTART_SECONDS)

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from tests import outcome
-from tests.faults import armed
+from tests.faults import armed, kill_backend
 from tests.psql import Psql
-from tests.test_resume import kill_backend
 
 SIZES = [40, 27]
 SPACE = {"units": {"low": 2, "high": 12}, "learning_rate": {"low": 1e-5, "high": 0.3, "log": True}}

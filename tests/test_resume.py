@@ -10,7 +10,7 @@ import pytest
 
 from tests import outcome
 from tests.cluster import ADMIN, kill, poll_until
-from tests.faults import armed
+from tests.faults import armed, kill_backend
 from tests.psql import Gone, Psql
 
 # Where -> on which node (0: the coordinator), at which occurrence.
@@ -38,7 +38,6 @@ OPTIONS = {
     "epochs": EPOCHS, "batch_size": 4, "optimizer": {"Adam": {}}, "seed": 99, "order": "fixed", "validation": 0.25,
     "search": {"space": {"learning_rate": [0.003, 0.01, 0.03]}},
 }  # fmt: skip
-RESTART_SECONDS = 30.0
 
 
 class Lab:
@@ -93,28 +92,6 @@ def lab(session):
     made = Lab(session)
     yield made
     made.lose_psql()
-
-
-def kill_backend(node, pid: int) -> None:
-    """SIGKILL a backend and wait until its server, which then restarts all sessions, answers again."""
-    watch = node.connect(ADMIN)
-    kill(pid)
-
-    def lost():
-        try:
-            watch.execute("select 1")
-            return False
-        except psycopg.OperationalError:
-            return True
-
-    def back():
-        try:
-            return node.execute("select 1") == [(1,)]
-        except psycopg.OperationalError:
-            return False
-
-    poll_until(lost, RESTART_SECONDS)
-    poll_until(back, RESTART_SECONDS)
 
 
 def done_visits(lab, run: str) -> dict:

@@ -10,14 +10,12 @@ from cerebro_udf import stored
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator.load import Loader
-from cerebro_udf.coordinator.loop import cells
-from cerebro_udf.coordinator.segments import Segments
+from cerebro_udf.coordinator.segments import Segments, cells
 from cerebro_udf.coordinator.source import describe, refuse_other_kinds
 from cerebro_udf.engines import engine_for
 from cerebro_udf.errors import BadData
 from cerebro_udf.interrupts import Pulse
 
-_PUT = "select cerebro_internal.worker_put($1, $2)::text"
 _JUDGE = "select report::text, state from cerebro_internal.worker_judge($1, $2)"
 
 Line = Tuple[str, Optional[float]]
@@ -81,11 +79,9 @@ class Judge:
 
     def send(self, chunks: List[bytes]) -> None:
         """Give every segment the weights of a state."""
-        if len(chunks) > 1:
-            for number in range(self.shards):
-                for part, data in enumerate(chunks):
-                    self._segments.post(number, _PUT, part, data, then=lambda reply: None)
-        self.ask("assign", chunks if len(chunks) == 1 else ())
+        for number in range(self.shards):
+            whole = self._segments.hand_over(number, chunks)
+        self.ask("assign", () if whole is None else [whole])
 
     def metrics(self, **spec: Any) -> List[Dict[str, Any]]:
         """Metrics over all rows: one for each repeat that ``spec`` asks for, see ``segment.judge``; they are in shard order."""
@@ -110,7 +106,7 @@ def judging(plpy, gd: dict, run: str, source: str, options: dict, metrics: Calla
         table = describe(plpy, source, record["features"], record["label"], weight=fitted.sample_weight)
     encoders = record["encoders"]
     refuse_other_kinds(table, encoders)
-    order = programs.order(fitted, record["params"], record["definition"], encoders)
+    order = programs.stored(record)
     wanted = metrics(record)
     if wanted is not None:
         programs.check_metrics(wanted, encoders)

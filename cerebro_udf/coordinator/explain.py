@@ -45,7 +45,7 @@ def explain_fit(plpy, gd: dict, *arguments: Any) -> List[Line]:
         loader = Loader(segments, call.table, options, call.run, options.nulls, options.validation, options.memory)
         stats = loader.load()
         encoders = loader.encoders(stats, call.start.weights)
-        programs.check_metrics([*(options.metrics or []), *(options.weighted_metrics or [])], encoders)
+        programs.check_metrics(options.reported, encoders)
         load_seconds = clock.lap()
         segments.start()
         start_seconds = clock.lap()
@@ -56,8 +56,7 @@ def explain_fit(plpy, gd: dict, *arguments: Any) -> List[Line]:
         maker = Maker(options, definition, encoders, rank, len(rows))
         trials, refused = _trials(options, definition, maker)
         window = search.in_flight(options.search, len(rows))
-        fuse = options.order != "fixed" if options.fuse is None else options.fuse
-        units = group(trials if window is None else trials[:window], len(rows), fuse)
+        units = group(trials if window is None else trials[:window], len(rows), options.fuses)
         if window is not None:  # those that follow are asked one by one
             units += [Unit([trial]) for trial in trials[window:]]
         pilot = Pilot(segments, call.run, options.seed, rows)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, List, Optional, Tuple
 
 from cerebro_udf import faults
-from cerebro_udf.catalog import Ledger
+from cerebro_udf.catalog import Ledger, refuse_read_only
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import programs, search, weights
 from cerebro_udf.coordinator.load import Loader, verify
@@ -28,11 +28,11 @@ from cerebro_udf.errors import (
     ClientGone,
     InUse,
     InvalidArgument,
-    ReadOnly,
     nearest,
 )
 from cerebro_udf.interrupts import Pulse
 
+TRAINING = ("train", "A run is recorded as it goes, and this server takes no writes.")  # for ``refuse_read_only``
 LEDGER_STOP_SECONDS = 0.35
 UNATTENDED_STOP_SECONDS = 10.0  # where no client waits
 
@@ -55,7 +55,7 @@ class Call:
 
 def check(plpy, gd: dict, run: str, source: str, model: str, label: str, features: List[str], options: dict) -> Call:
     """Check the arguments of fit, before anything starts."""
-    refuse_read_only(plpy)
+    refuse_read_only(plpy, *TRAINING)
     start = begin(plpy, gd, model, options)
     parsed = run_options.parse(options, start.definition)
     start.adopt(parsed, label)
@@ -129,7 +129,7 @@ def resume(plpy, gd: dict, run: str) -> List[Row]:
 
     A run that its time_limit has ended goes on too, for as long again.
     """
-    refuse_read_only(plpy)
+    refuse_read_only(plpy, *TRAINING)
     pulse = Pulse(plpy)
     engine = engine_for(plpy)
     ledger = Ledger(plpy, pulse, engine)
@@ -201,7 +201,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         rank = run_options.rank(options, any(held for _, held in rows))
         window = search.in_flight(options.search, len(rows)) if record["encoders"] is None else record["plan"]["in_flight"]
         if record["encoders"] is None:
-            programs.check_metrics([*(options.metrics or []), *(options.weighted_metrics or [])], encoders)
+            programs.check_metrics(options.reported, encoders)
             plan = {"shards": [shard.plan() for shard in segments.shards], "stats": [_figures(s) for s in stats], "in_flight": window}
             stays = stays or record["replaces"] is not None  # the other one goes now
             ledger.ready(plan, encoders, rank)
@@ -209,11 +209,10 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         study = Study(options.search, options.seed, record["definition"], options, rank[1], window)
         maker = Maker(options, record["definition"], encoders, rank, len(rows))
         trials, history = maker.read(ledger, record)
-        fuse = options.order != "fixed" if options.fuse is None else options.fuse
         loop = Loop(
             plpy, pulse,
             {
-                "name": run, "epochs": options.epochs, "checkpoint": options.checkpoint, "seed": options.seed, "fuse": fuse,
+                "name": run, "epochs": options.epochs, "checkpoint": options.checkpoint, "seed": options.seed, "fuse": options.fuses,
                 "trials": (options.search or {}).get("trials"), "deadline": deadline, "weights": weights,
             },
             segments, ledger, scheduler, study, maker, rank, rows, options.max_retries,
@@ -250,25 +249,13 @@ def ranked(trials: List[dict], direction: str) -> List[Row]:
     return [(t["trial"], t["metric"], t["best_epoch"], json.dumps(t["params"]), t["state"], t["error"]) for t in ordered]
 
 
-def refuse_read_only(plpy) -> None:
-    row = plpy.execute(
-        "select pg_catalog.pg_is_in_recovery() as standby, pg_catalog.current_setting('transaction_read_only') as read_only"
-    )[0]
-    if row["standby"]:
-        raise ReadOnly(
-            "a standby cannot train", "A run is recorded as it goes, and this server takes no writes.", "Connect to the primary."
-        )
-    if row["read_only"] == "on":
-        raise ReadOnly("a read-only transaction cannot train", None, "Begin a transaction that may write.")
-
-
 def drop_run(plpy, run: str) -> None:
     """Remove a run with its history, ledger and states.
 
     Raises:
         NotFound; InUse while a session drives it.
     """
-    refuse_read_only(plpy)
+    refuse_read_only(plpy, *TRAINING)
     pulse = Pulse(plpy)
     ledger = Ledger(plpy, pulse, engine_for(plpy))
     try:

@@ -15,13 +15,12 @@ from cerebro_udf.catalog import Ledger
 from cerebro_udf.coordinator.links import Link, Reply, pump
 from cerebro_udf.coordinator.progress import Progress, loading
 from cerebro_udf.coordinator.scheduler import Order, Scheduler
-from cerebro_udf.coordinator.segments import LinkBroken, Segments, split
+from cerebro_udf.coordinator.segments import LinkBroken, Segments, cells, split
 from cerebro_udf.coordinator.study import Study
-from cerebro_udf.coordinator.trials import Maker, Trial, Unit, group
+from cerebro_udf.coordinator.trials import Maker, Trial, Unit, group, visit_spec
 from cerebro_udf.errors import InvalidArgument, nearest
 from cerebro_udf.wire import MESSAGE_BYTES, finite
 
-GET = "select cerebro_internal.worker_get($1)"
 SUMMARIZE = "select cerebro_internal.worker_summarize($1, $2)::text"
 
 
@@ -220,7 +219,7 @@ class Loop:
                 self._failed(unit, trial, report["error"])
                 go_on()
             else:
-                self._collect(order.shard, report, state, made)
+                self._segments.collect(order.shard, report, state, made)
 
         def go_on() -> None:
             if missing[1:]:
@@ -250,12 +249,10 @@ class Loop:
             self._ledger.visit_begin(
                 trial.number, order.epoch, order.phase, order.shard, position, self._segments.shards[order.shard].segment
             )
-        message = {
-            "run": self._run["name"], "epoch": order.epoch, "phase": order.phase, "shard": order.shard, "seed": self._run["seed"],
-            "first": position == 0, "last": position == len(self._links) - 1,
-            "program": members[0].order["program"], "batch_size": members[0].order["batch_size"], "try_fused": len(members) > 1,
-            "members": [{"trial": trial.number, "learning_rate": trial.order["learning_rate"]} for trial in members],
-        }  # fmt: skip
+        message = visit_spec(
+            members, run=self._run["name"], epoch=order.epoch, phase=order.phase, shard=order.shard, seed=self._run["seed"],
+            first=position == 0, last=position == len(self._links) - 1,
+        )  # fmt: skip
         self._sent_at[order.shard] = time.time()
         states = [trial.state for trial in members]
         self._segments.post_visit(order.shard, message, states, lambda reply: self._visited(order, unit, members, reply))
@@ -282,23 +279,7 @@ class Loop:
     def _visited(self, order: Order, unit: Unit, members: List[Trial], reply: Reply) -> None:
         report, state = cells(reply)
         faults.reach(self._plpy, "state-returned", self._run["name"])
-        self._collect(order.shard, report, state, lambda chunks: self._reported(order, unit, members, report, chunks))
-
-    def _collect(self, segment: int, report: dict, state: Optional[bytes], then: Callable[[List[bytes]], None]) -> None:
-        """Fetch what came in parts, then go on with its chunks."""
-        parts = report.get("parts")
-        if not parts:
-            then([state or b""])
-            return
-        chunks: List[bytes] = []
-
-        def take(reply: Reply) -> None:
-            chunks.append(reply.rows[0][0])
-            if len(chunks) == parts:
-                then(chunks)
-
-        for part in range(parts):
-            self._segments.post(segment, GET, part, then=take)
+        self._segments.collect(order.shard, report, state, lambda chunks: self._reported(order, unit, members, report, chunks))
 
     def _reported(self, order: Order, unit: Unit, members: List[Trial], report: dict, chunks: List[bytes]) -> None:
         """A visit is made: how long the segment was busy, from the states' first byte there to their last byte back."""
@@ -514,9 +495,3 @@ class Loop:
 
 def _figure(value: Any) -> str:
     return "[%s]" % ", ".join(_figure(item) for item in value) if isinstance(value, list) else "%.4g" % (value or 0.0)
-
-
-def cells(reply: Reply) -> Tuple[dict, Optional[bytes]]:
-    """Report and state of a visit or an initialization."""
-    report, state = reply.rows[0]
-    return json.loads(report), state

@@ -78,6 +78,16 @@ class Options:
     weighted_metrics: Optional[List[Any]] = None
     precision: str = "float32"
 
+    @property
+    def fuses(self) -> bool:
+        """Whether trials of one program may be trained as one."""
+        return self.order != "fixed" if self.fuse is None else self.fuse
+
+    @property
+    def reported(self) -> List[Any]:
+        """The metrics that are asked for, weighted ones too."""
+        return [*(self.metrics or []), *(self.weighted_metrics or [])]
+
     def to_json(self) -> dict:
         return dataclasses.asdict(self)
 

@@ -7,9 +7,8 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from cerebro_udf.coordinator import forecast
 from cerebro_udf.coordinator.links import Reply
-from cerebro_udf.coordinator.loop import GET, cells
-from cerebro_udf.coordinator.segments import INIT, Segments
-from cerebro_udf.coordinator.trials import Unit
+from cerebro_udf.coordinator.segments import INIT, Segments, cells
+from cerebro_udf.coordinator.trials import Unit, visit_spec
 from cerebro_udf.errors import BadData
 
 PILOT_SECONDS = 0.4  # of training, and of validation, per program and segment
@@ -109,13 +108,10 @@ class Pilot:
         """A visit on each segment, of so many rows; kinds of which a member fails are left out."""
 
         def post(segment: int, then: Any) -> None:
-            members = at[segment].members
-            order = members[0].order
-            spec = {
-                "run": self._run, "epoch": 1, "phase": phase, "shard": segment, "seed": self._seed, "first": True, "last": True,
-                "program": order["program"], "batch_size": order["batch_size"], "try_fused": len(members) > 1, "rows": rows[segment],
-                "members": [{"trial": trial.number, "learning_rate": trial.order["learning_rate"]} for trial in members],
-            }  # fmt: skip
+            spec = visit_spec(
+                at[segment].members, run=self._run, epoch=1, phase=phase, shard=segment, seed=self._seed, first=True, last=True,
+                rows=rows[segment],
+            )  # fmt: skip
             self._segments.post_visit(segment, spec, states[segment][1], then)
 
         found = self._answers(post, at)
@@ -129,18 +125,13 @@ class Pilot:
     def _answers(self, post: Any, at: Dict[int, Unit]) -> Dict[int, Tuple[dict, List[bytes], float]]:
         """Ask segments at once; gives report, state in chunks, and the seconds until its last byte was here."""
         found: Dict[int, Tuple[dict, List[bytes], float]] = {}
-        chunks: Dict[int, List[bytes]] = {segment: [] for segment in at}
 
         def received(segment: int, since: float, reply: Reply) -> None:
             report, state = cells(reply)
-            for part in range(report.get("parts") or 0):
-                self._segments.post(segment, GET, part, then=lambda reply: took(segment, since, report, reply.rows[0][0]))
-            if not report.get("parts"):
-                took(segment, since, report, state or b"")
+            self._segments.collect(segment, report, state, lambda chunks: took(segment, since, report, chunks))
 
-        def took(segment: int, since: float, report: dict, chunk: bytes) -> None:
-            chunks[segment].append(chunk)
-            found[segment] = report, chunks[segment], time.perf_counter() - since
+        def took(segment: int, since: float, report: dict, chunks: List[bytes]) -> None:
+            found[segment] = report, chunks, time.perf_counter() - since
 
         for segment in at:
             since = time.perf_counter()

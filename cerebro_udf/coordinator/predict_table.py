@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from cerebro_udf import encoders as encoding
 from cerebro_udf import faults, stored
-from cerebro_udf.catalog import leads_home
+from cerebro_udf.catalog import leads_home, refuse_read_only
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator import target as targets
@@ -23,7 +23,7 @@ from cerebro_udf.coordinator.segments import STOP_SECONDS, Segments
 from cerebro_udf.coordinator.source import Source, describe, refuse_other_kinds
 from cerebro_udf.engines import engine_for
 from cerebro_udf.engines.base import SELF, Engine
-from cerebro_udf.errors import CerebroError, InvalidArgument, NotReady, ReadOnly, WrongColumnType
+from cerebro_udf.errors import CerebroError, InvalidArgument, NotReady, WrongColumnType
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.marks import Mark, copy_grants
 
@@ -32,13 +32,10 @@ NAME_BYTES = 63  # of an identifier
 
 _WORKER = "select cerebro_internal.worker_predict_table($1, $2)::text"
 
-_PUT = "select cerebro_internal.worker_put($1, $2)::text"
-
 _HERE = """
 select (select s.system_identifier::text from pg_catalog.pg_control_system() s) || '/' || d.oid::text as coordinator
      , pg_catalog.txid_current() as transaction
      , pg_catalog.current_setting('transaction_isolation') as isolation
-     , pg_catalog.current_setting('transaction_read_only') as read_only, pg_catalog.pg_is_in_recovery() as standby
 from pg_catalog.pg_database d where d.datname = pg_catalog.current_database()
 """
 
@@ -59,7 +56,7 @@ def predict_table(plpy, gd: dict, run: str, source: str, target: str, key: List[
     for name in key:
         if key.count(name) > 1:
             raise InvalidArgument('key lists "%s" twice' % name, None, "List each column once.")
-    _refuse_read_only(plpy)
+    refuse_read_only(plpy, "store predictions", None)
     found = targets.find(plpy, target, schema)
     _, record, chunks = stored.read(plpy, gd, run, parsed["trial"])
     table = describe(plpy, source, record["features"], None, list(dict.fromkeys(key + parsed["columns"])))
@@ -67,9 +64,7 @@ def predict_table(plpy, gd: dict, run: str, source: str, target: str, key: List[
     targets.refuse(found, parsed["if_exists"], table, key)
     _refuse_unordered(plpy, table, key)
     call = _Call(plpy, gd, run, table, found, key, parsed, record["encoders"])
-    fitted = run_options.Options.from_json(record["options"])
-    program = programs.spec(fitted, record["params"], record["definition"], record["encoders"])
-    counts = call.go(program, chunks)
+    counts = call.go(programs.stored(record)["program"], chunks)
     plpy.notice(
         "table %s: %d rows on %d segments%s, %.1f s"
         % (found.qualified, counts["rows"], len(call.segments.shards), _left_out(counts), time.monotonic() - started)
@@ -81,16 +76,6 @@ def _left_out(counts: Dict[str, int]) -> str:
     parts = [(counts["unpredicted"], "without prediction"), (counts["skipped"], "skipped")]
     told = ", ".join("%d %s" % part for part in parts if part[0])
     return told and ", %s (a feature is NULL, NaN or infinite)" % told
-
-
-def _refuse_read_only(plpy) -> None:
-    here = plpy.execute(
-        "select pg_catalog.pg_is_in_recovery() as standby, pg_catalog.current_setting('transaction_read_only') as read_only"
-    )[0]
-    if here["standby"]:
-        raise ReadOnly("a standby cannot store predictions", None, "Connect to the primary.")
-    if here["read_only"] == "on":
-        raise ReadOnly("a read-only transaction cannot store predictions", None, "Begin a transaction that may write.")
 
 
 def _refuse_unordered(plpy, table: Source, key: List[str]) -> None:
@@ -260,9 +245,7 @@ class _Call:
         spec = {"step": "model", "encoders": self._encoders, "program": program}
         found: List[dict] = []
         for shard in self.segments.shards:
-            for part, data in enumerate(chunks if len(chunks) > 1 else []):
-                self.segments.post(shard.number, _PUT, part, data, then=lambda reply: None)
-            self._post(shard.number, spec, chunks[0] if len(chunks) == 1 else None, found)
+            self._post(shard.number, spec, self.segments.hand_over(shard.number, chunks), found)
         self.segments.wait()
         return found[0]["model"]
 

@@ -27,6 +27,7 @@ IDLE_TIME = "1h"  # after which a warm link ends itself
 DEFAULT_MEMORY_SHARE = 0.5  # of what is available when the run begins, for all workers on a host together
 
 _START = "select cerebro_internal.worker_start($1)::text"
+_GET = "select cerebro_internal.worker_get($1)"
 INIT = "select report::text, state from cerebro_internal.worker_init($1)"
 _RELEASE = (
     "select cerebro_internal.worker_release()::text, (select pg_catalog.set_config(s.name, $1, false)"
@@ -290,10 +291,7 @@ class Segments:
         """
         sizes = [sum(map(len, state)) for state in states]
         members = [{**member, "bytes": size} for member, size in zip(spec["members"], sizes)]
-        chunks = [chunk for state in states for chunk in state]
-        whole = b"".join(chunks) if sum(sizes) <= MESSAGE_BYTES else None
-        if whole is None:
-            self._put(number, chunks)
+        whole = self.hand_over(number, [chunk for state in states for chunk in state])
         command = "select report::text, state from cerebro_internal.worker_visit($1, $2)"
         self.post(number, command, {**spec, "members": members}, whole, then=then)
 
@@ -301,6 +299,29 @@ class Segments:
         """Queue the making of a trial's first state; the chunks of what it begins from, if any, go ahead of it."""
         self._put(number, weights)
         self.post(number, INIT, {**spec, "weights": bool(weights)}, then=then)
+
+    def hand_over(self, number: int, chunks: List[bytes]) -> Optional[bytes]:
+        """Give the bytes that go with the next request, where one message holds them; else they go ahead of it in parts, and None."""
+        if sum(map(len, chunks)) <= MESSAGE_BYTES:
+            return b"".join(chunks)
+        self._put(number, chunks)
+        return None
+
+    def collect(self, number: int, report: dict, state: Optional[bytes], then: Callable[[List[bytes]], None]) -> None:
+        """Fetch what a visit or an initialization has left there in parts, if it has; ``then`` gets its chunks."""
+        parts = report.get("parts")
+        if not parts:
+            then([state or b""])
+            return
+        chunks: List[bytes] = []
+
+        def take(reply: Reply) -> None:
+            chunks.append(reply.rows[0][0])
+            if len(chunks) == parts:
+                then(chunks)
+
+        for part in range(parts):
+            self.post(number, _GET, part, then=take)
 
     def _put(self, number: int, chunks: List[bytes]) -> None:
         for part, data in enumerate(chunks):
@@ -372,6 +393,12 @@ class Segments:
         deadline = time.monotonic() + RELEASE_SECONDS
         while any(link.busy for link in links) and time.monotonic() < deadline:
             pump(links, None, max(0.0, deadline - time.monotonic()))
+
+
+def cells(reply: Reply) -> Tuple[dict, Optional[bytes]]:
+    """Report and state of a visit or an initialization."""
+    report, state = reply.rows[0]
+    return json.loads(report), state
 
 
 def split(chunks: List[bytes], sizes: List[int]) -> List[List[bytes]]:

@@ -13,7 +13,7 @@ from cerebro_udf.coordinator import search
 from cerebro_udf.coordinator.options import Options, parse_init_from
 from cerebro_udf.errors import InvalidArgument, NotFound
 from cerebro_udf.segment import state
-from cerebro_udf.wire import MESSAGE_BYTES
+from cerebro_udf.wire import parts
 
 _MODEL = """
 select m.id, m.definition from cerebro_internal.visible_model m where m.name = $1 order by m.owner = current_user desc, m.id limit 1
@@ -105,14 +105,9 @@ def registered_model(plpy, name: str, with_weights: bool = True) -> Start:
     return Start(json.loads(found[0]["definition"]), [row["data"] for row in rows])
 
 
-def chunks(blob: bytes) -> List[bytes]:
-    """A blob in parts that fit a message."""
-    return [blob[at : at + MESSAGE_BYTES] for at in range(0, len(blob), MESSAGE_BYTES)]
-
-
 def _weights(record: dict, state_chunks: List[bytes]) -> List[bytes]:
     model = state.serving(b"".join(state_chunks))
-    return chunks(state.pack(model, {"encoders": json.dumps(record["encoders"])}))
+    return parts(state.pack(model, {"encoders": json.dumps(record["encoders"])}))
 
 
 def _matching(model: str, definition: dict, record: dict, options: Optional[dict]) -> dict:

@@ -88,6 +88,15 @@ def group(trials: Iterable[Trial], segments: int, fuse: bool) -> List[Unit]:
     return sorted(units, key=lambda unit: unit.number)
 
 
+def visit_spec(members: List[Trial], **place: Any) -> dict:
+    """What ``worker.visit`` is told of a visit of these members; ``place`` says where, when and how much of it."""
+    order = members[0].order
+    return {
+        **place, "program": order["program"], "batch_size": order["batch_size"], "try_fused": len(members) > 1,
+        "members": [{"trial": trial.number, "learning_rate": trial.order["learning_rate"]} for trial in members],
+    }  # fmt: skip
+
+
 class Maker:
     """Makes trials of one run, new ones and those that the ledger knows.
 

@@ -11,7 +11,7 @@ Source: PostgreSQL, src/include/utils/array.h.
 from __future__ import annotations
 
 import struct
-from typing import List, Optional, Sequence, Tuple
+from typing import Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -29,6 +29,23 @@ SENT = {
 }
 # That -> how it comes.
 ELEMENTS = {"int2": "=i2", "int4": "=i4", "int8": "=i8", "float4": "=f4", "float8": "=f8", "bool": "u1"}
+
+
+def sent(column: str, type_: str) -> str:
+    """Return the SQL by which an array comes as :func:`parse` reads it.
+
+    Args:
+        column: Quoted.
+        type_: A key of :data:`SENT`.
+    """
+    # The cast costs nothing where the relation has this type; through a foreign table it may have another.
+    return "cerebro_internal.array_bytes(%s::pg_catalog.%s[])" % (column, SENT[type_])
+
+
+def sent_scalars(columns: Iterable[Tuple[str, str]]) -> str:
+    """Return the SQL by which the scalars of a row come as :func:`parse_scalars` reads them; (quoted column, type) of each."""
+    casts = [name + ("::pg_catalog.int4" if type_ == "boolean" else "") + "::pg_catalog.float8" for name, type_ in columns]
+    return "cerebro_internal.array_bytes(ARRAY[%s])" % ", ".join(casts)
 
 
 def parse(

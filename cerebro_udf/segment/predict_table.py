@@ -192,12 +192,10 @@ class _Selection:
 
         outputs = ["ROW(%s)::pg_catalog.text AS carried" % ", ".join(map(name, self._carried))]
         if self._scalars:
-            booleans = [encoding.base_type(f["type"]) == "boolean" for f in self._scalars]
-            casts = [name(f["name"]) + "::pg_catalog.int4" * b + "::pg_catalog.float8" for f, b in zip(self._scalars, booleans)]
-            outputs.append("cerebro_internal.array_bytes(ARRAY[%s]) AS scalars" % ", ".join(casts))
+            scalars = [(name(f["name"]), encoding.base_type(f["type"])) for f in self._scalars]
+            outputs.append(arrays.sent_scalars(scalars) + " AS scalars")
         for i, feature in enumerate(self._arrays):
-            sent = arrays.SENT[encoding.base_type(feature["type"])]
-            outputs.append("cerebro_internal.array_bytes(%s::pg_catalog.%s[]) AS array%d" % (name(feature["name"]), sent, i))
+            outputs.append("%s AS array%d" % (arrays.sent(name(feature["name"]), encoding.base_type(feature["type"])), i))
         for i, feature in enumerate(self._texts):
             outputs.append("%s::pg_catalog.text AS text%d" % (name(feature["name"]), i))
         query = "SELECT %s FROM %s" % (", ".join(outputs), read["relation"])
@@ -267,7 +265,7 @@ class _Answers:
     """
 
     def __init__(self, classes: Optional[list], all_probabilities: bool, tail: str):
-        self._spelled = None if classes is None else {value: _spelled(value) for value in classes}
+        self._spelled = None if classes is None else {value: encoding.spelled(value) for value in classes}
         self._all, self._tail = all_probabilities, tail
         self.none = "," * (1 if classes is None else 2 + all_probabilities) + tail
 
@@ -284,10 +282,6 @@ class _Answers:
         return [
             ",,,%s%s" % (w, tail) if a is None else ",%s,%r,%s%s" % (quoted[a], p, w, tail) for a, p, w in zip(answers, best, whole)
         ]
-
-
-def _spelled(value: Any) -> str:
-    return ("false", "true")[value] if isinstance(value, bool) else str(value)
 
 
 def _field(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Optional
 import numpy as np
 import tensorflow as tf
 
-from cerebro_udf import encoders
+from cerebro_udf import encoders, optimizers
 from cerebro_udf.segment import network, serving, state
 from cerebro_udf.segment import weights as begun
 
@@ -31,10 +31,7 @@ def signature(spec: dict) -> str:
     """
     optimizer = spec["optimizer"]
     if isinstance(optimizer, dict) and isinstance(optimizer.get("config"), dict):
-        config = dict(optimizer["config"])
-        if isinstance(config.get("learning_rate"), (int, float)):
-            del config["learning_rate"]
-        optimizer = {**optimizer, "config": config}
+        optimizer = optimizers.but_for_rate(optimizer)
     shaping = {
         "definition": spec["definition"],
         "optimizer": optimizer,

@@ -458,16 +458,9 @@ class _Reader:
 
         outputs = []
         if self.scalars:
-            casts = [
-                name(column)
-                + ("::pg_catalog.int4" if types[column.name] == "boolean" else "")
-                + "::pg_catalog.float8"
-                for column in self.scalars
-            ]
-            outputs.append("cerebro_internal.array_bytes(ARRAY[%s]) AS scalars" % ", ".join(casts))
+            outputs.append(arrays.sent_scalars([(name(column), types[column.name]) for column in self.scalars]) + " AS scalars")
         for i, (column, kind) in enumerate(self.arrays):
-            # Costs nothing where the relation has this type; through a foreign table it may have another.
-            outputs.append("cerebro_internal.array_bytes(%s::pg_catalog.%s[]) AS array%d" % (name(column), arrays.SENT[kind], i))
+            outputs.append("%s AS array%d" % (arrays.sent(name(column), kind), i))
         for i, column in enumerate(self.texts):
             outputs.append("%s::pg_catalog.text AS text%d" % (name(column), i))
         if self.integer_label:

@@ -35,7 +35,7 @@ def record(kept, layers, **more):
 
 def spec_of(made):
     stored_options = options.Options.from_json(made["options"])
-    return programs.spec(stored_options, {}, made["definition"], made["encoders"])
+    return programs.order(stored_options, {}, made["definition"], made["encoders"])["program"]
 
 
 def trained(made):
