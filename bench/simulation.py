@@ -91,7 +91,7 @@ def run(family: Family, seed: int) -> tuple[Makespan, float]:
 
     def seconds(order: Order) -> float:
         weight = rows[order.shard] if order.phase == "train" else VALIDATION_COST * held[order.shard]
-        return speeds[order.trial] * weight * draw.lognormvariate(0.0, NOISE)
+        return speeds[order.unit] * weight * draw.lognormvariate(0.0, NOISE)
 
     found = simulate(scheduler, seconds)
     return found, scheduler.cpu_seconds / found.visits * 1e6

@@ -35,6 +35,7 @@ PURE = (
     "coordinator/stopping.py",
     "coordinator/study.py",
     "coordinator/weights.py",
+    "coordinator/work.py",
 )
 PURE_IMPORTS = frozenset(
     "__future__ collections copy dataclasses decimal functools hashlib heapq itertools json math numpy operator"
@@ -43,7 +44,8 @@ PURE_IMPORTS = frozenset(
     " cerebro_udf.coordinator.matching cerebro_udf.coordinator.options cerebro_udf.coordinator.pruners"
     " cerebro_udf.coordinator.samplers cerebro_udf.coordinator.scheduler cerebro_udf.coordinator.search"
     " cerebro_udf.coordinator.space"
-    " cerebro_udf.coordinator.stopping cerebro_udf.coordinator.weights cerebro_udf.optimizers cerebro_udf.precision".split()
+    " cerebro_udf.coordinator.stopping cerebro_udf.coordinator.weights cerebro_udf.coordinator.work"
+    " cerebro_udf.optimizers cerebro_udf.precision".split()
 )
 IMPURE_CALLS = frozenset("open input print exec eval compile __import__ breakpoint globals".split())
 

@@ -222,7 +222,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         ledger.end("done", None, {"stopped": "time_limit"} if loop.out_of_time else None)
         ledger.flush()
     except BaseException as error:
-        stays = stays or (loop is not None and loop.began)
+        stays = stays or (loop is not None and loop.visits.began)
         sqlstate = getattr(error, "sqlstate", None)
         segments.rest()
         if not isinstance(error, InUse):

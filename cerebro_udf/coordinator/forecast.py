@@ -91,14 +91,14 @@ def seconds(
     begun: Set[int] = set()
 
     def duration(order: Order) -> float:
-        key = units[order.trial]
+        key = units[order.unit]
         cost = costs[key][order.shard]
         taken = (cost.train if order.phase == "train" else cost.validate).of(rows[order.shard][order.phase != "train"])
         if (key, order.shard) not in traced:
             traced.add((key, order.shard))
             taken += cost.trace
-        if order.trial not in begun:
-            begun.add(order.trial)
+        if order.unit not in begun:
+            begun.add(order.unit)
             taken += cost.first_states
         return taken
 

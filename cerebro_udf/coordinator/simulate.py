@@ -22,7 +22,7 @@ class Makespan(NamedTuple):
 
     Attributes:
         seconds: From the first visit's begin to the last one's end.
-        bound: The larger of the busiest segment's and the longest trial's work (in each epoch its train visits one after
+        bound: The larger of the busiest segment's and the longest unit's work (in each epoch its train visits one after
             another, then its validate visits at once).
         longest_visit: In seconds.
         visits: How many there were.
@@ -49,7 +49,7 @@ def simulate(
     watch: Callable[[Visit], None] = lambda visit: None,
     lost: Callable[[Order], bool] = lambda order: False,
 ) -> Makespan:
-    """Run a scheduler to its end; a trial begins its next epoch as soon as it may.
+    """Run a scheduler to its end; a unit begins its next epoch as soon as it may.
 
     Args:
         seconds: How long a visit takes; asked when it begins.
@@ -60,7 +60,7 @@ def simulate(
     clock, longest, visits = 0.0, 0.0, 0
     under_way: List[Tuple[float, int, Order, float]] = []
     segment_work = [0.0] * scheduler.segments
-    trial_work: Dict[int, float] = {}
+    unit_work: Dict[int, float] = {}
     validation: Dict[Tuple[int, int], float] = {}
     while True:
         for order in scheduler.orders(free):
@@ -77,18 +77,18 @@ def simulate(
             longest = max(longest, taken)
             segment_work[order.shard] += taken
             if order.phase == "validate":
-                before = validation.get((order.trial, order.epoch), 0.0)
-                validation[order.trial, order.epoch] = max(before, taken)
+                before = validation.get((order.unit, order.epoch), 0.0)
+                validation[order.unit, order.epoch] = max(before, taken)
                 alone = max(0.0, taken - before)
             else:
                 alone = taken
-            trial_work[order.trial] = trial_work.get(order.trial, 0.0) + alone
+            unit_work[order.unit] = unit_work.get(order.unit, 0.0) + alone
             counts = not lost(order)
             watch(Visit(order, begin, clock, counts))
             if not counts:
                 scheduler.requeue(order)
                 continue
             scheduler.done(order, taken)
-            if scheduler.epoch_ready(order.trial):
-                scheduler.next_epoch(order.trial)
-    return Makespan(clock, max(*segment_work, *trial_work.values()) if visits else 0.0, longest, visits)
+            if scheduler.epoch_ready(order.unit):
+                scheduler.next_epoch(order.unit)
+    return Makespan(clock, max(*segment_work, *unit_work.values()) if visits else 0.0, longest, visits)

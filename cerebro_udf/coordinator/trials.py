@@ -9,8 +9,9 @@ from cerebro_udf.catalog import Ledger
 from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator.options import Options
 from cerebro_udf.coordinator.stopping import Watch
-from cerebro_udf.errors import InvalidArgument
+from cerebro_udf.errors import InvalidArgument, nearest
 from cerebro_udf.segment import seeds
+from cerebro_udf.wire import finite
 
 MAX_GROUP = 8  # members beyond this add little speed, and every one waits for the others
 ENDED = ("done", "failed", "pruned")
@@ -50,6 +51,48 @@ class Trial:
             self.error = reason
         else:
             self.stopped = reason
+
+
+    def end_epoch(self, epoch: int, metrics: dict, value: Optional[float], direction: str, last: bool) -> Tuple[str, Optional[str]]:
+        """Take in what an epoch has come to, and go on to the next.
+
+        Args:
+            value: The one of its metrics that trials are ranked by, None if it is not finite.
+            direction: ``min`` or ``max``.
+            last: Whether it is the last epoch of the run.
+
+        Returns:
+            (the status that it has now, why it stops before the last epoch).
+        """
+        sign = 1 if direction == "min" else -1
+        if value is not None and (self.metric is None or sign * value < sign * self.metric):
+            self.metric, self.best_epoch, self.best_seq = value, epoch, self.seq
+        verdict = self.watch.epoch(epoch, metrics, finite(self.learning_rate))
+        status = "failed" if verdict.diverged else "done" if verdict.stop is not None or last else "running"
+        if status != "running" and self.best_epoch is None:
+            # Every epoch gave NaN: the last state is kept, so that there is something to look at.
+            self.best_epoch, self.best_seq = epoch, self.seq
+        if verdict.learning_rate is not None:
+            self.order["learning_rate"] = verdict.learning_rate
+        self.epoch, self.done = epoch + 1, []
+        return status, verdict.stop
+
+
+def rank_value(name: str, metrics: dict) -> Optional[float]:
+    """The figure that trials are ranked by, None if it is not finite.
+
+    Raises:
+        InvalidArgument: there is no metric of that name, or it has several values.
+    """
+    if name not in metrics:
+        raise InvalidArgument(
+            'option rank_by names a metric that this run does not have: "%s"' % name, None, nearest(name, metrics)
+        )
+    if isinstance(metrics[name], list):
+        raise InvalidArgument(
+            'option rank_by names a metric of several values: "%s"' % name, None, "Rank by one that is a single number."
+        )
+    return finite(metrics[name])
 
 
 class Unit:

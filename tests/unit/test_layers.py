@@ -33,6 +33,7 @@ FORBIDDEN = {
     "coordinator/pruners.py": {"psycopg", "time", "socket", "threading", "os"},
     "coordinator/study.py": {"psycopg", "time", "socket", "threading", "os"},
     "coordinator/stopping.py": {"psycopg", "time", "socket", "threading", "os"},
+    "coordinator/work.py": {"psycopg", "time", "socket", "threading", "os"},
     "client/": TENSORFLOW | {"cerebro_udf.coordinator", "cerebro_udf.segment", "cerebro_udf.engines"},
     "": {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"},
 }

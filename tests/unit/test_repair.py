@@ -53,7 +53,7 @@ class Stand:
         """Lose a link that works for a trial."""
         watch = Watch(Options(), ("loss", "min"))
         unit = self.loop._units[0] = Unit([Trial(0, {}, {}, 0, watch)])
-        self.loop._current[1] = (Order(0, 1, "train", 1), unit)
+        self.loop.visits.current[1] = (Order(0, 1, "train", 1), unit)
         self.lose_again()
 
     def lose_again(self) -> None:

@@ -30,7 +30,7 @@ def runs(draw):
         "rows": draw(st.lists(st.sampled_from([0, 1, 7, 100, 1000]), min_size=segments, max_size=segments)),
         "held": draw(st.lists(st.sampled_from([0, 0, 3, 50]), min_size=segments, max_size=segments)),
         "epochs": draw(st.integers(1, 3)),
-        "trials": draw(st.integers(1, 7)),
+        "units": draw(st.integers(1, 7)),
         "policy": draw(st.sampled_from(POLICIES)),
         "seed": draw(st.integers(0, 2**63 - 1)),
         "times": draw(st.integers(0, 2**32)),
@@ -39,16 +39,16 @@ def runs(draw):
 
 def new(run):
     scheduler = Scheduler(run["rows"], run["held"], run["epochs"], run["policy"], run["seed"])
-    for trial in range(run["trials"]):
-        scheduler.add(trial)
+    for unit in range(run["units"]):
+        scheduler.add(unit)
     return scheduler
 
 
 def expected(run):
     shards = range(len(run["rows"]))
     return {
-        Order(trial, epoch, phase, shard)
-        for trial in range(run["trials"])
+        Order(unit, epoch, phase, shard)
+        for unit in range(run["units"])
         for epoch in range(1, run["epochs"] + 1)
         for phase in ("train", "validate")
         for shard in shards
@@ -65,8 +65,8 @@ def test_every_visit_exactly_once_and_never_two_at_a_time(run):
     assert len(orders) == len(set(orders)) and set(orders) == expected(run)
     for segment in range(len(run["rows"])):
         assert disjoint((begin, end) for order, begin, end, _ in log if order.shard == segment)
-    for trial in range(run["trials"]):
-        mine = [entry for entry in log if entry[0].trial == trial]
+    for unit in range(run["units"]):
+        mine = [entry for entry in log if entry[0].unit == unit]
         assert disjoint((begin, end) for order, begin, end, _ in mine if order.phase == "train")
         stages = {}
         for order, begin, end, _ in mine:
@@ -94,30 +94,30 @@ def test_a_run_resumed_within_an_epoch_makes_what_is_left(run, cut):
     kept = [order for order, *_ in before[: choice.randrange(len(before) + 1)]]
     scheduler = Scheduler(run["rows"], run["held"], run["epochs"], run["policy"], run["seed"])
     repeated = set()
-    for trial in range(run["trials"]):
+    for unit in range(run["units"]):
         ended = [
             e
             for e in range(1, run["epochs"] + 1)
-            if all(o in kept for o in expected(run) if (o.trial, o.epoch) == (trial, e))
+            if all(o in kept for o in expected(run) if (o.unit, o.epoch) == (unit, e))
         ]
         epoch = len(ended) + 1
         scheduler.add(
-            trial, epoch, [o.shard for o in kept if (o.trial, o.epoch, o.phase) == (trial, epoch, "train")]
+            unit, epoch, [o.shard for o in kept if (o.unit, o.epoch, o.phase) == (unit, epoch, "train")]
         )
         # Accumulators of a validation under way are gone with the process: all its shards are validated again.
-        repeated |= {o for o in kept if (o.trial, o.epoch, o.phase) == (trial, epoch, "validate")}
-        if scheduler.epoch_ready(trial):
-            scheduler.next_epoch(trial)
+        repeated |= {o for o in kept if (o.unit, o.epoch, o.phase) == (unit, epoch, "validate")}
+        if scheduler.epoch_ready(unit):
+            scheduler.next_epoch(unit)
     after = [order for order, *_ in visits_of(scheduler, lambda order: clock.random())]
     assert len(after) == len(set(after))
     assert set(after) == (expected(run) - set(kept)) | repeated
     if run["policy"] == "fixed":
-        for trial in range(run["trials"]):
+        for unit in range(run["units"]):
             for epoch in range(1, run["epochs"] + 1):
                 made = [
-                    o.shard for o in kept + after if (o.trial, o.epoch, o.phase) == (trial, epoch, "train")
+                    o.shard for o in kept + after if (o.unit, o.epoch, o.phase) == (unit, epoch, "train")
                 ]
-                assert made == visiting_order(run["seed"], epoch, trial, len(run["rows"]))
+                assert made == visiting_order(run["seed"], epoch, unit, len(run["rows"]))
 
 
 @given(runs(), st.integers(0, 2**32))
@@ -129,9 +129,9 @@ def test_fixed_orders_depend_on_the_seed_alone(run, other_times):
         made = {}
         for order, *_ in visits_of(new(run), lambda order, clock=clock: clock.random()):
             if order.phase == "train":
-                made.setdefault((order.trial, order.epoch), []).append(order.shard)
-        for (trial, epoch), shards in made.items():
-            assert shards == visiting_order(run["seed"], epoch, trial, len(run["rows"]))
+                made.setdefault((order.unit, order.epoch), []).append(order.shard)
+        for (unit, epoch), shards in made.items():
+            assert shards == visiting_order(run["seed"], epoch, unit, len(run["rows"]))
 
 
 def test_the_fixed_formula_is_the_documented_one():
@@ -147,7 +147,7 @@ def test_the_fixed_formula_is_the_documented_one():
 
 @given(runs(), st.integers(0, 6), st.integers(0, 20))
 @settings(deadline=None)
-def test_a_dropped_trial_gets_no_further_orders(run, victim, after):
+def test_a_dropped_unit_gets_no_further_orders(run, victim, after):
     scheduler, clock = new(run), random.Random(run["times"])
     seen = []
 
@@ -159,21 +159,21 @@ def test_a_dropped_trial_gets_no_further_orders(run, victim, after):
 
     log = visits_of(scheduler, lambda order: clock.random(), lost)
     dropped_at = log[min(after, len(log) - 1)][2]
-    assert all(begin <= dropped_at for order, begin, _, _ in log if order.trial == victim)
-    others = {order for order in expected(run) if order.trial != victim}
+    assert all(begin <= dropped_at for order, begin, _, _ in log if order.unit == victim)
+    others = {order for order in expected(run) if order.unit != victim}
     assert others <= {order for order, *_ in log}
 
 
-def makespan(policy, seed, trials, segments, epochs, skewed, noise=0.0):
+def makespan(policy, seed, units, segments, epochs, skewed, noise=0.0):
     choose = random.Random(seed)
     rows = [choose.randint(50, 400) if skewed else 200 for _ in range(segments)]
     held = [count // 5 for count in rows]
-    speed = [choose.choice([1, 1, 2, 4, 8]) if skewed else 1 for _ in range(trials)]
-    run = {"rows": rows, "held": held, "epochs": epochs, "trials": trials, "policy": policy, "seed": seed}
+    speed = [choose.choice([1, 1, 2, 4, 8]) if skewed else 1 for _ in range(units)]
+    run = {"rows": rows, "held": held, "epochs": epochs, "units": units, "policy": policy, "seed": seed}
 
     def cost(order):
         count = rows[order.shard] if order.phase == "train" else 0.4 * held[order.shard]
-        return speed[order.trial] * count * choose.lognormvariate(0.0, noise)
+        return speed[order.unit] * count * choose.lognormvariate(0.0, noise)
 
     return simulate(new(run), cost)
 
@@ -182,9 +182,9 @@ SIZES = [(8, 4, 1), (16, 2, 3), (4, 4, 3), (5, 4, 3), (2, 4, 3), (4, 8, 2), (16,
 
 
 @pytest.mark.parametrize("policy", ["fastest", "fixed"])
-@pytest.mark.parametrize("trials, segments, epochs", [*SIZES, (20, 20, 2)])
-def test_equal_visits_stay_within_three_percent_of_the_bound(policy, trials, segments, epochs):
-    assert makespan(policy, 1, trials, segments, epochs, skewed=False).ratio <= 1.031
+@pytest.mark.parametrize("units, segments, epochs", [*SIZES, (20, 20, 2)])
+def test_equal_visits_stay_within_three_percent_of_the_bound(policy, units, segments, epochs):
+    assert makespan(policy, 1, units, segments, epochs, skewed=False).ratio <= 1.031
 
 
 def test_uneven_visits_stay_within_three_percent_of_the_bound_on_average():
@@ -198,7 +198,7 @@ def test_uneven_visits_stay_within_three_percent_of_the_bound_on_average():
 
 @pytest.mark.parametrize("skewed, noise", [(False, 0.1), (True, 0.0), (True, 0.1)])
 @pytest.mark.parametrize("segments, epochs", [(2, 3), (6, 2), (12, 1)])
-def test_with_four_trials_to_a_segment_no_run_exceeds_the_bound_by_more_than_a_visit(segments, epochs, skewed, noise):
+def test_with_four_units_to_a_segment_no_run_exceeds_the_bound_by_more_than_a_visit(segments, epochs, skewed, noise):
     found = [makespan("fastest", seed, 4 * segments, segments, epochs, skewed, noise) for seed in range(4)]
     assert sum(run.ratio for run in found) / len(found) <= 1.03
     assert max(run.excess for run in found) <= 1.0
@@ -207,18 +207,18 @@ def test_with_four_trials_to_a_segment_no_run_exceeds_the_bound_by_more_than_a_v
 @given(runs())
 @settings(deadline=None)
 def test_no_policy_but_fixed_idles_a_segment_that_could_work(run):
-    """Under fixed a trial waits for its next segment; the others give each free segment what it can have."""
+    """Under fixed a unit waits for its next segment; the others give each free segment what it can have."""
     run = dict(run, policy={"fixed": "fastest"}.get(run["policy"], run["policy"]))
     scheduler, clock = new(run), random.Random(run["times"])
     give, given, log = scheduler.orders, set(), []
     stages = {}
     for order in expected(run):
-        stages.setdefault((order.trial, order.epoch, order.phase), set()).add(order)
+        stages.setdefault((order.unit, order.epoch, order.phase), set()).add(order)
 
-    def possible(trial):
-        """Visits that the trial could make now."""
+    def possible(unit):
+        """Visits that the unit could make now."""
         made = {order for order, *_ in log}
-        now = min((stage for stage in stages if stage[0] == trial and not stages[stage] <= made), default=None)
+        now = min((stage for stage in stages if stage[0] == unit and not stages[stage] <= made), default=None)
         if now is None or (now[2] == "train" and stages[now] & given - made):
             return set()
         return stages[now] - given
@@ -227,29 +227,29 @@ def test_no_policy_but_fixed_idles_a_segment_that_could_work(run):
         result = give(free)
         given.update(result)
         idle = set(free) - {order.shard for order in result}
-        assert not any(order.shard in idle for trial in range(run["trials"]) for order in possible(trial))
+        assert not any(order.shard in idle for unit in range(run["units"]) for order in possible(unit))
         return result
 
     scheduler.orders = orders
     found = simulate(scheduler, lambda order: clock.random() + 0.1, log.append)
-    segments, trials = {}, {}
+    segments, units = {}, {}
     for order, begin, end, _ in log:
         segments[order.shard] = segments.get(order.shard, 0) + end - begin
-        trials[order.trial] = trials.get(order.trial, 0) + end - begin
-    assert found.seconds <= max(segments.values()) + max(trials.values()) + 1e-9
+        units[order.unit] = units.get(order.unit, 0) + end - begin
+    assert found.seconds <= max(segments.values()) + max(units.values()) + 1e-9
 
 
 @given(runs(), st.integers(0, 2**32))
 @settings(deadline=None)
-def test_trials_come_go_and_wait_between_epochs_at_any_time(run, choices):
+def test_units_come_go_and_wait_between_epochs_at_any_time(run, choices):
     choose = random.Random(choices)
     scheduler = Scheduler(run["rows"], run["held"], run["epochs"], run["policy"], run["seed"])
-    to_come, free, made, dropped = list(range(run["trials"])), set(range(len(run["rows"]))), [], set()
+    to_come, free, made, dropped = list(range(run["units"])), set(range(len(run["rows"]))), [], set()
     under_way, waiting = [], []
     while True:
-        assert scheduler.finished == (len(to_come) + len(dropped | set(finished(run, made))) == run["trials"])
-        moves = [("done", order) for order in under_way] + [("next", trial) for trial in waiting]
-        moves += [("add", trial) for trial in to_come[:1]]
+        assert scheduler.finished == (len(to_come) + len(dropped | set(finished(run, made))) == run["units"])
+        moves = [("done", order) for order in under_way] + [("next", unit) for unit in waiting]
+        moves += [("add", unit) for unit in to_come[:1]]
         if not moves:
             break
         move, what = choose.choice(moves)
@@ -265,22 +265,22 @@ def test_trials_come_go_and_wait_between_epochs_at_any_time(run, choices):
             made.append(what)
             scheduler.done(what, choose.random())
             if choose.random() < 0.02:
-                scheduler.drop(what.trial)
-                dropped.add(what.trial)
-            elif scheduler.epoch_ready(what.trial):
-                waiting.append(what.trial)
-        waiting = [trial for trial in waiting if trial not in dropped]
+                scheduler.drop(what.unit)
+                dropped.add(what.unit)
+            elif scheduler.epoch_ready(what.unit):
+                waiting.append(what.unit)
+        waiting = [unit for unit in waiting if unit not in dropped]
         for order in scheduler.orders(free):
-            assert order.trial not in dropped and order.trial not in waiting
+            assert order.unit not in dropped and order.unit not in waiting
             free.remove(order.shard)
             under_way.append(order)
     visits = [entry for entry in made if isinstance(entry, Order)]
     assert len(visits) == len(set(visits))
-    assert {o for o in expected(run) if o.trial not in dropped} <= set(visits)
+    assert {o for o in expected(run) if o.unit not in dropped} <= set(visits)
 
 
 def finished(run, made):
-    return [trial for trial in range(run["trials"]) if made.count((trial, "epoch")) == run["epochs"]]
+    return [unit for unit in range(run["units"]) if made.count((unit, "epoch")) == run["epochs"]]
 
 
 def test_a_group_that_is_dissolved_leaves_its_place_to_its_members():
@@ -297,29 +297,29 @@ def test_a_group_that_is_dissolved_leaves_its_place_to_its_members():
 
 
 def test_free_segments_get_as_much_work_as_there_is():
-    """The trial with more work would take the only segment that the other can use; it is moved aside."""
+    """The unit with more work would take the only segment that the other can use; it is moved aside."""
     scheduler = Scheduler([100, 10], [0, 0], 1, "fastest", 0)
     scheduler.add(0)
     scheduler.add(1, 1, done=[1])
-    assert {(order.trial, order.shard) for order in scheduler.orders([0, 1])} == {(0, 1), (1, 0)}
+    assert {(order.unit, order.shard) for order in scheduler.orders([0, 1])} == {(0, 1), (1, 0)}
 
 
 def test_estimates_learn_from_measured_visits():
     scheduler = Scheduler([99, 99, 99], [0, 0, 0], 1, "fastest", 0)
-    for trial in (0, 1):
-        scheduler.add(trial)
+    for unit in (0, 1):
+        scheduler.add(unit)
     assert scheduler.remaining_seconds() is None
     fast, slow = scheduler.orders([0, 1])
     scheduler.done(fast, 10.0)
     scheduler.done(slow, 30.0)
-    assert slow.trial == 1
-    assert scheduler.remaining_seconds() == pytest.approx(60.0)  # two more visits of the slow trial
-    assert [order.trial for order in scheduler.orders([2])] == [
-        slow.trial
+    assert slow.unit == 1
+    assert scheduler.remaining_seconds() == pytest.approx(60.0)  # two more visits of the slow unit
+    assert [order.unit for order in scheduler.orders([2])] == [
+        slow.unit
     ]  # though the other has the lower number
 
 
-def test_a_validating_trial_uses_all_free_segments_at_once():
+def test_a_validating_unit_uses_all_free_segments_at_once():
     scheduler = Scheduler([10, 10, 10], [5, 0, 5], 1, "fastest", 0)
     scheduler.add(0, 1, done=[0, 1, 2])
     orders = scheduler.orders([0, 1, 2])
@@ -340,7 +340,7 @@ def test_a_trained_epoch_that_was_not_recorded_is_ready_at_once():
     assert scheduler.orders([0, 1])[0].epoch == 2
 
 
-def test_a_trial_past_its_last_epoch_is_finished():
+def test_a_unit_past_its_last_epoch_is_finished():
     scheduler = Scheduler([10], [0], 2, "fixed", 0)
     scheduler.add(0, 3)
     assert scheduler.finished
@@ -370,6 +370,6 @@ def test_nonsense_is_refused(arguments):
 
 def test_two_runs_of_one_seed_are_equal_under_every_policy():
     for policy in POLICIES:
-        run = {"rows": [5, 9, 2], "held": [1, 0, 2], "epochs": 2, "trials": 4, "policy": policy, "seed": 3}
+        run = {"rows": [5, 9, 2], "held": [1, 0, 2], "epochs": 2, "units": 4, "policy": policy, "seed": 3}
         logs = [visits_of(new(run), lambda order: order.shard + 1) for _ in range(2)]
         assert logs[0] == logs[1]
