@@ -45,6 +45,10 @@ def trial_seed(seed: int, trial: int) -> int:
     return int.from_bytes(digest(seed, trial)[:4], "big") >> 1
 
 
+def generator_seed(seed: int, position: int) -> int:
+    return int.from_bytes(digest(seed, "generator", position)[:4], "big") >> 1
+
+
 def held_out(words: np.ndarray, seed: int, fraction: float) -> np.ndarray:
     """Which rows are for validation; words are uint64 (rows, values per row)."""
     keys = philox(words.shape[1], seed, "validation") | np.uint64(1)
@@ -131,6 +135,8 @@ def build(keras, run: dict, trial: int, width: int):
     )
     keras.config.set_dtype_policy("float32")
     model.optimizer.build(model.trainable_variables)
+    for i, state in enumerate(v for v in model.variables if v.name == "seed_generator_state"):
+        state.assign([generator_seed(run["options"]["seed"], i), 0])
     return model
 
 

@@ -57,7 +57,7 @@ class Worker:
                 "encoders": encoders.model_part(self.encoders)}  # fmt: skip
 
     def init(self, program, trial=0):
-        return self.call("init", Jsonb({"run": RUN, "program": program, "seed": seeds.trial_seed(7, trial)}))
+        return self.call("init", Jsonb({"run": RUN, "program": program, "seed": 7, "trial": trial}))
 
     def visit(self, program, blob, learning_rate=0.01, size=None, **changes):
         """A visit of one trial: (its report with that of the visit, state)."""

@@ -76,7 +76,7 @@ class Pilot:
         asked = {}
         for segment, unit in at.items():
             trial = unit.members[0]
-            asked[segment] = (INIT, {"run": self._run, "program": trial.order["program"], "seed": trial.seed})
+            asked[segment] = (INIT, {"run": self._run, "program": trial.order["program"], "seed": self._seed, "trial": trial.number})
         found = {}
         for segment, (report, chunks, busy) in self._answers(lambda n, then: self._segments.post(n, *asked[n], then=then), at).items():
             if report["status"] == "failed":

@@ -10,7 +10,6 @@ from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator.options import Options
 from cerebro_udf.coordinator.stopping import Watch
 from cerebro_udf.errors import InvalidArgument, nearest
-from cerebro_udf.segment import seeds
 from cerebro_udf.wire import finite
 
 MAX_GROUP = 8  # members beyond this add little speed, and every one waits for the others
@@ -24,7 +23,6 @@ class Trial:
     number: int
     params: dict
     order: dict  # what every order for it says: program, batch_size, learning_rate
-    seed: int
     watch: Watch
     state: List[bytes] = field(default_factory=list)  # chunks; empty until made or read
     seq: int = 0  # train visits that the state covers
@@ -162,7 +160,7 @@ class Maker:
             order = programs.order(self._options, params, self._definition, self._encoders)
         except InvalidArgument as refused:
             error = str(refused)
-        return Trial(number, params, order, seeds.trial_seed(self._options.seed, number), Watch(self._options, self._rank), error=error)
+        return Trial(number, params, order, Watch(self._options, self._rank), error=error)
 
     def read(self, ledger: Ledger, record: dict) -> Tuple[List[Trial], Dict[int, List[dict]]]:
         """Rebuild every trial from the ledger, with the state that it goes on from.

@@ -69,7 +69,7 @@ class Visits:
             else:
                 self._segments.collect(order.shard, report, state, made)
 
-        spec = {"run": self._run["name"], "program": trial.order["program"], "seed": trial.seed}
+        spec = {"run": self._run["name"], "program": trial.order["program"], "seed": self._run["seed"], "trial": trial.number}
         self._segments.post_init(order.shard, spec, self._run["weights"], received)
 
     def send(self, order: Order, unit: Unit) -> None:

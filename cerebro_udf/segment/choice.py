@@ -17,9 +17,10 @@ from cerebro_udf.segment.program import Program
 MEASURED_SECONDS = 0.02  # CPU time of one program, each time; the others take as long for as many minibatches
 MEASURED_BATCHES = 4  # at least
 # Not tried above this many bytes of all members' outputs of the widest layer, since it gains nothing: what one operation
-# leaves no longer lies in a core's own cache (2 MB) when the next one reads it. Dense layers with dropout, 4 members, gained
-# 1.7x at 128 kB, 1.2x at 512 kB, and 0.98x at 1 MB; tracing would take a second.
-CACHED_BYTES = 768 * 2**10
+# leaves no longer lies in a core's own cache when the next one reads it. Dense layers, 4 members, gained 1.7x at 128 kB, and
+# 0.98x at 1 MB; tracing would take a second. Programs that draw random numbers gain beyond that, for as long as drawing
+# weighs beside products of matrices: with dropout 1.5x at 512 kB, 1.24x at 1 MB.
+CACHED_BYTES, CACHED_BYTES_DRAWING = 768 * 2**10, 2 * 2**20
 ROUNDS = 3  # the quickest one counts, on either side
 
 
@@ -57,7 +58,8 @@ class Choices:
             pulse: Called now and then while it is measured; may raise.
         """
         members, rows = len(blobs), min(batch_size, len(arrays["label"]))
-        if members < 2 or not rows or 4 * members * rows * program.width > CACHED_BYTES or fusable.refusal(program.spec):
+        most = CACHED_BYTES_DRAWING if program.draws else CACHED_BYTES
+        if members < 2 or not rows or 4 * members * rows * program.width > most or fusable.refusal(program.spec):
             return None
         shape = _shape(program.spec)
         sizes = [n for kind, n, batch in self._speeds if (kind, batch) == (shape, batch_size) and n >= members]

@@ -3,8 +3,9 @@
 Keras' own step of training is written once, for one member, over values in the place of variables
 (``keras.StatelessScope``), and ``tf.vectorized_map`` makes it one over stacks: forward pass, loss, metrics and the
 optimizer's update. Each minibatch is read once, and one operation does what each member had an operation for. Every
-member keeps its own weights, optimizer variables, learning rate, step count and generators, so it may be trained as one
-with others in one visit, and alone in the next; its random numbers are those it would draw alone.
+member keeps its own weights, optimizer variables, learning rate and step count, so it may be trained as one with others in one visit, and
+alone in the next. Random generators of members stand at the same place (``seeds.generator_seed``): what they give is drawn
+once for all, and is what each would draw alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import numpy as np
 
 from cerebro_udf.errors import TrialFailed
-from cerebro_udf.segment import memory, state
+from cerebro_udf.segment import memory, network, state
 from cerebro_udf.segment.program import Program
 
 import keras  # isort: skip  (program says first how TensorFlow has to start)
@@ -70,6 +71,7 @@ class FusedProgram(Program):
 
         Raises:
             StateMismatch: a blob is damaged or belongs to another program; nothing was assigned.
+            TrialFailed: their random generators differ; nothing was assigned.
         """
         prefixes = _prefixes(groups)
         expected = {name: what for name, what in self._expected.items() if name.startswith(prefixes)}
@@ -82,6 +84,9 @@ class FusedProgram(Program):
                 arrays[name] = np.asarray(rate, arrays[name].dtype)
             members.append(arrays)
         members += members[-1:] * (self.size - len(members))
+        for name in self.model.generators:
+            if name in expected and any((arrays[name] != members[0][name]).any() for arrays in members):
+                raise TrialFailed("the members' random generators differ")
         for name in expected:
             self.model.stacks[name].assign(np.stack([arrays[name] for arrays in members]))
 
@@ -117,11 +122,13 @@ class _Members:
     Attributes:
         variables: The model's, by the names of a state.
         stacks: By the same names; (size, *shape of the variable).
+        generators: Names of random generators' states.
     """
 
     def __init__(self, model: keras.Model, variables: Dict[str, Any], size: int):
         self._model, self.variables, self._size = model, variables, size
         trained = {id(variable) for variable in model.trainable_variables}
+        self.generators = ["model/%d" % i for i, _ in network.generators(model)]
         self._trained = [name for name, variable in variables.items() if id(variable) in trained]
         self.stacks = {
             name: tf.Variable(tf.zeros((size, *variable.shape), variable.dtype), trainable=False)
@@ -159,8 +166,10 @@ class _Members:
         model, (x, y, weight) = self._model, (*data, None)[:3]
         keywords = {"training": training} if model._call_has_training_arg else {}
 
+        shared = {name: values[name][0] for name in self.generators}
+
         def member(element: tuple) -> tuple:
-            inputs, held = _with_numbers(x, element[0]), element[1]
+            inputs, held = _with_numbers(x, element[0]), {**element[1], **shared}
             with self._scope(held) as scope:
                 predicted = model(inputs, **keywords)
                 loss = model._compute_loss(x=inputs, y=y, y_pred=predicted, sample_weight=weight, training=training)
@@ -168,7 +177,7 @@ class _Members:
                 model.compute_metrics(inputs, y, predicted, sample_weight=weight)
             return loss, self._changed(scope, held)
 
-        held = {name: value for name, value in values.items() if not name.startswith("optimizer/")}
+        held = {n: value for n, value in values.items() if n not in shared and not n.startswith("optimizer/")}
         return _each(member, (_repeated(x, self._size), held))
 
     def _update(self, element: tuple) -> Dict[str, tf.Tensor]:
@@ -227,12 +236,8 @@ def _stateless() -> Iterator[None]:
             setattr(TFOptimizer, name, method)
 
 
-# Operations that have no vectorized form in TensorFlow and are cheap: each member's is done by itself. Keras' random
-# numbers are made of them, so each member draws the numbers that it would draw alone.
-_UNROLLED = (
-    "Bitcast", "InTopKV2", "StatelessRandomGetKeyCounter", "StatelessRandomUniformV2", "StatelessRandomNormalV2",
-    "StatelessTruncatedNormalV2", "StatelessRandomUniformIntV2",
-)  # fmt: skip
+# Operations that have no vectorized form in TensorFlow and are cheap: each member's is done by itself.
+_UNROLLED = ("Bitcast", "InTopKV2")
 
 
 def _register_unrolled() -> None:

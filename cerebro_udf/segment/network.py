@@ -190,6 +190,12 @@ def bare(spec: dict, seed: int) -> keras.Model:
         return _model(config, encoders.model_part(spec["encoders"]))
 
 
+def generators(model: keras.Model) -> List[Tuple[int, bool]]:
+    """Return where among a model's variables the states of its random generators are, and whether their layers name a seed."""
+    found = {id(g.state): g._initial_seed is not None for layer in model._flatten_layers() for g in layer._seed_generators}
+    return [(i, found[id(variable)]) for i, variable in enumerate(model.variables) if id(variable) in found]
+
+
 def snapshot(variable: keras.Variable) -> np.ndarray:
     """Return a read-only snapshot without a copy: later assignments leave the tensor read here alone."""
     return np.asarray(tf.convert_to_tensor(variable.value))

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from cerebro_udf import encoders, optimizers
-from cerebro_udf.segment import network, serving, state
+from cerebro_udf.segment import network, seeds, serving, state
 from cerebro_udf.segment import weights as begun
 
 SLICE_SECONDS = 0.25  # the longest that a cancel waits, unless one minibatch takes longer
@@ -71,6 +71,7 @@ class Program:
         self.part = encoders.model_part(spec["encoders"])
         self.model, self.output = network.build(spec, seed=0)
         self.width = network.widest(self.model)
+        self.draws = bool(network.generators(self.model))  # whether it needs random numbers
         self._groups = _variables(self.model)
         self._expected = {
             name: (tuple(variable.shape), variable.dtype)
@@ -96,11 +97,15 @@ class Program:
             for i, variable in enumerate(self._groups[group])
         }
 
-    def initial_state(self, seed: int, spec: Optional[dict] = None, weights: Optional[bytes] = None) -> bytes:
+    def initial_state(
+        self, seed: int, spec: Optional[dict] = None, weights: Optional[bytes] = None, generators: Optional[int] = None
+    ) -> bytes:
         """Make a trial's first state: that of a freshly built model under this seed, or with given weights.
 
         Args:
             seed: 0 <= seed < 2**31, see ``seeds.trial_seed``.
+            generators: The run's seed, from which random generators begin (``seeds.generator_seed``), but for those of layers
+                that name a seed. None: they too begin from ``seed``.
             spec: Of the same signature; its learning rate goes into the state. None: this program's own.
             weights: See ``weights.assign``; the rest of the model, the optimizer and the generators begin anew.
 
@@ -111,6 +116,11 @@ class Program:
         if weights is not None:
             begun.assign(fresh, network.body_of(fresh, self.spec), weights)
         arrays = {"model/%d" % i: network.snapshot(variable) for i, variable in enumerate(fresh.variables)}
+        if generators is not None:
+            for position, (i, seeded) in enumerate(network.generators(fresh)):
+                if not seeded:
+                    name = "model/%d" % i
+                    arrays[name] = np.array([seeds.generator_seed(generators, position), 0], arrays[name].dtype)
         arrays.update(self._beginning)
         if self._rate_name is not None:
             rate = network.learning_rate(spec or self.spec)

@@ -32,6 +32,15 @@ def trial_seed(seed: int, trial: int) -> int:
     return int.from_bytes(_digest(seed, trial)[:4], "big") >> 1
 
 
+def generator_seed(seed: int, position: int) -> int:
+    """Return the seed of a model's random generator, 0 <= it < 2**31.
+
+    It is the same for every trial (common random numbers): trials are compared under the same dropout, and those that are
+    trained as one draw it once.
+    """
+    return int.from_bytes(_digest(seed, "generator", position)[:4], "big") >> 1
+
+
 def unit(words: np.ndarray) -> np.ndarray:
     """Mix uint64 words into float64 numbers, 0 <= number < 1, spread evenly.
 

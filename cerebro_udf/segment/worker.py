@@ -270,11 +270,13 @@ def _program(session: _Session, spec: dict):
 
 
 def init(plpy, gd: dict, spec: dict) -> Tuple[Report, Optional[bytes]]:
-    """Make a trial's first state from ``program``, ``seed`` (``seeds.trial_seed``) and what ``put`` received, if ``weights``."""
-    session, seed = _session(gd), _whole(spec, "seed", 0, 2**31 - 1)
+    """Make a trial's first state from ``program``, the run's ``seed``, ``trial`` and what ``put`` received, if ``weights``."""
+    session, seed, trial = _session(gd), spec["seed"], spec["trial"]
     weights, session.incoming = b"".join(session.incoming) if spec.get("weights") else None, []
     try:
-        blob = _program(session, spec["program"]).initial_state(seed, spec["program"], weights)
+        blob = _program(session, spec["program"]).initial_state(
+            seeds.trial_seed(seed, trial), spec["program"], weights, generators=seed
+        )
     except TrialFailed as error:
         return {"status": "failed", "error": str(error)}, None
     return _reply(session, {"status": "ok", "error": None}, blob)

@@ -65,7 +65,7 @@ def assert_equal(ours: bytes, theirs: bytes) -> None:
 def test_members_trained_as_one_are_what_each_is_alone(layers, encoders, optimizer, metrics):
     program, arrays = Program(spec(layers, encoders, optimizer, metrics=metrics)), data(encoders)
     fused = FusedProgram(program, 3)
-    firsts, rates = [program.initial_state(seed) for seed in (1, 2, 3)], [0.1, 0.01, None]
+    firsts, rates = [program.initial_state(seed, generators=1) for seed in (1, 2, 3)], [0.1, 0.01, None]
     for ours, blob, rate in zip(together(fused, firsts, rates, arrays), firsts, rates):
         theirs = alone(program, blob, rate, arrays)
         assert_equal(ours, theirs)
@@ -74,7 +74,7 @@ def test_members_trained_as_one_are_what_each_is_alone(layers, encoders, optimiz
 
 def test_validation_as_one_gives_each_members_accumulators(everything):
     program, fused = everything
-    arrays, blobs = data(part()), [program.initial_state(seed) for seed in (1, 2)]
+    arrays, blobs = data(part()), [program.initial_state(seed, generators=1) for seed in (1, 2)]
     fused.set_states(blobs, [None, None], "model")
     fused.reset_metrics()
     assert fused.validate(arrays, 32)["rows"] == N
@@ -94,7 +94,7 @@ def everything():
 
 def test_a_member_that_diverges_changes_no_bit_of_the_others(everything):
     program, fused = everything
-    arrays, blobs = data(part()), [program.initial_state(seed) for seed in (1, 2, 3)]
+    arrays, blobs = data(part()), [program.initial_state(seed, generators=1) for seed in (1, 2, 3)]
     well = together(fused, blobs, [0.01, 0.01, 0.01], arrays)
     diverging = together(fused, blobs, [0.01, float("inf"), 0.01], arrays)
     assert np.isnan(state.unpack(diverging[1])[0]["model/0"]).any()
@@ -103,13 +103,13 @@ def test_a_member_that_diverges_changes_no_bit_of_the_others(everything):
 
 def test_a_group_that_has_lost_members_is_trained_by_the_same_program(everything):
     program, fused = everything
-    arrays, blobs = data(part()), [program.initial_state(seed) for seed in (1, 2, 3)]
+    arrays, blobs = data(part()), [program.initial_state(seed, generators=1) for seed in (1, 2, 3)]
     assert together(fused, blobs[:2], [0.01, 0.02], arrays) == together(fused, blobs, [0.01, 0.02, 0.03], arrays)[:2]
 
 
 def test_metrics_of_an_epoch_go_on_from_one_shard_to_the_next(everything):
     program, fused = everything
-    arrays, blobs = data(part()), [program.initial_state(seed) for seed in (1, 2, 3)]
+    arrays, blobs = data(part()), [program.initial_state(seed, generators=1) for seed in (1, 2, 3)]
     middle = together(fused, blobs, [0.01] * 3, arrays)
     fused.set_states(middle, [None] * 3)
     fused.train(arrays, ORDER, 32)
@@ -117,13 +117,20 @@ def test_metrics_of_an_epoch_go_on_from_one_shard_to_the_next(everything):
     assert counts == [2 * N] * 3
 
 
+def test_members_whose_generators_differ_are_refused(everything):
+    program, fused = everything
+    blobs = [program.initial_state(1, generators=1), program.initial_state(1, generators=2)]
+    with pytest.raises(errors.TrialFailed, match="generators differ"):
+        fused.set_states(blobs, [None, None])
+
+
 def test_a_damaged_or_foreign_state_is_refused_and_nothing_assigned(everything):
     program, fused = everything
-    good, other = program.initial_state(1), Program(spec(DENSE)).initial_state(1)
+    good, other = program.initial_state(1, generators=1), Program(spec(DENSE)).initial_state(1)
     fused.set_states([good] * 3, [None] * 3)
     for bad in (other, good[:-1] + bytes([good[-1] ^ 1])):
         with pytest.raises(errors.StateMismatch):
-            fused.set_states([program.initial_state(2), bad], [None, None])
+            fused.set_states([program.initial_state(2, generators=1), bad], [None, None])
     assert fused.get_states() == [good] * 3
 
 
@@ -131,7 +138,7 @@ def test_a_damaged_or_foreign_state_is_refused_and_nothing_assigned(everything):
 def test_every_optimizer_that_is_tried_agrees(optimizer):
     config = {"learning_rate": 0.01, **({"weight_decay": 0.1} if optimizer == "AdamW" else {})}
     program, arrays = Program(spec(DENSE, optimizer={optimizer: config})), data(part())
-    blobs = [program.initial_state(seed) for seed in (1, 2)]
+    blobs = [program.initial_state(seed, generators=1) for seed in (1, 2)]
     fused = FusedProgram(program, 2)
     for ours, blob, rate in zip(together(fused, blobs, [None, 0.001], arrays), blobs, [None, 0.001]):
         assert_equal(ours, alone(program, blob, rate, arrays))
@@ -170,7 +177,7 @@ def test_a_group_is_measured_once_and_programs_of_its_shape_are_not(measured):
     choices, arrays, chosen = choice.Choices(), data(part()), []
     for rate in (0.1, 0.5):
         program = Program(spec([{"Dropout": {"rate": rate}}, *DENSE]))
-        blobs = [program.initial_state(seed) for seed in range(MANY)]
+        blobs = [program.initial_state(seed, generators=1) for seed in range(MANY)]
         chosen += [choices.choose(program, blobs[:n], arrays, 2, lambda: None) for n in (MANY, MANY, MANY - 1)]
     assert [fused.size for fused in chosen] == [MANY] * 6 and len(set(chosen)) == len(choices) == 2
     assert len(measured) == 1
@@ -178,7 +185,7 @@ def test_a_group_is_measured_once_and_programs_of_its_shape_are_not(measured):
 
 def test_what_leaves_the_cache_is_neither_traced_nor_measured(measured):
     program = Program(spec([{"Dense": {"units": 512}}, *DENSE]))
-    blobs = [program.initial_state(seed) for seed in range(4)]
+    blobs = [program.initial_state(seed, generators=1) for seed in range(4)]
     choices = choice.Choices()
     assert choices.choose(program, blobs, data(part()), 256, lambda: None) is None
     assert not measured and len(choices) == 0

@@ -118,6 +118,18 @@ def test_the_loop_is_train_on_batch_bit_for_bit(everything):
     assert list(results) == ["loss", "accuracy"]
 
 
+def test_generators_begin_alike_in_all_trials_unless_their_layer_names_a_seed():
+    layers = [{"Dropout": {"rate": 0.3}}, {"Dropout": {"rate": 0.3, "seed": 5}}, {"GaussianNoise": {"stddev": 0.1}}, {"Dense": {"units": 3}}]
+    built = program.Program(spec(layers))
+    ours = [state.unpack(built.initial_state(seed, generators=7))[0] for seed in (1, 2)]
+    places = [i for i, variable in enumerate(built.model.variables) if variable.name == "seed_generator_state"]
+    for arrays in ours:
+        begin = [arrays["model/%d" % i].tolist() for i in places]
+        assert begin == [[seeds.generator_seed(7, 0), 0], [5, 0], [seeds.generator_seed(7, 2), 0]]
+    kernel = "model/%d" % next(i for i, variable in enumerate(built.model.variables) if variable.name == "kernel")
+    assert (ours[0][kernel] != ours[1][kernel]).any()
+
+
 def test_metrics_of_an_epoch_are_those_of_fit(everything):
     arrays, order, first = data(part()), seeds.permutation(1, 1, 0, N), everything.initial_state(3)
     everything.set_state(first)

@@ -28,6 +28,10 @@ def test_the_documented_trial_seed(documented):
     assert [documented["trial_seed"](7, t) for t in range(9)] == [seeds.trial_seed(7, t) for t in range(9)]
 
 
+def test_the_documented_seeds_of_generators(documented):
+    assert [documented["generator_seed"](7, i) for i in range(9)] == [seeds.generator_seed(7, i) for i in range(9)]
+
+
 def test_the_documented_validation_split(documented):
     words = np.random.default_rng(0).integers(0, 2**64, (500, 4), dtype=np.uint64)
     keys = seeds.raw(4, 7, "validation") | np.uint64(1)
