@@ -11,7 +11,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from cerebro_udf import definition, encoders
-from cerebro_udf.segment import seeds, state
+from cerebro_udf.segment import state
 from cerebro_udf.wire import MESSAGE_BYTES, PROGRESS_PREFIX
 from tests.cluster import ROLE, poll_until
 from tests.tables import copy

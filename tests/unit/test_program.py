@@ -119,7 +119,8 @@ def test_the_loop_is_train_on_batch_bit_for_bit(everything):
 
 
 def test_generators_begin_alike_in_all_trials_unless_their_layer_names_a_seed():
-    layers = [{"Dropout": {"rate": 0.3}}, {"Dropout": {"rate": 0.3, "seed": 5}}, {"GaussianNoise": {"stddev": 0.1}}, {"Dense": {"units": 3}}]
+    noise = [{"Dropout": {"rate": 0.3}}, {"Dropout": {"rate": 0.3, "seed": 5}}, {"GaussianNoise": {"stddev": 0.1}}]
+    layers = [*noise, {"Dense": {"units": 3}}]
     built = program.Program(spec(layers))
     ours = [state.unpack(built.initial_state(seed, generators=7))[0] for seed in (1, 2)]
     places = [i for i, variable in enumerate(built.model.variables) if variable.name == "seed_generator_state"]
