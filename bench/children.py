@@ -51,6 +51,10 @@ def run(
                 child.stdin.flush()
             answers = [json.loads(_line(child, log, "{")) for child in children]
             end = time.perf_counter()
+        except BaseException:
+            for child in children:
+                child.kill()
+            raise
         finally:
             for child in children:
                 child.stdin.close()

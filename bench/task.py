@@ -83,9 +83,9 @@ TASKS = {
 }  # fmt: skip
 
 
-def export(urls: list[str], task: Task) -> tuple[np.ndarray, np.ndarray, int]:
-    """Read all rows from the segments by binary COPY: x float32 (n, elements), y int32 (n,), bytes copied."""
-    xs, ys, size = [], [], 0
+def export(urls: list[str], task: Task) -> tuple[np.ndarray, np.ndarray]:
+    """Read all rows from the segments by binary COPY: x float32 (n, elements), y int32 (n,)."""
+    xs, ys = [], []
     for number, url in enumerate(urls, 1):
         with psycopg.connect(url) as connection, connection.cursor() as cursor:
             statement = "copy (select x, y from %s.%s_%d) to stdout (format binary)" % (SCHEMA, task.table, number)
@@ -94,8 +94,7 @@ def export(urls: list[str], task: Task) -> tuple[np.ndarray, np.ndarray, int]:
         rows = np.frombuffer(data, row_type((task.elements,)), task.rows, COPY_HEADER_BYTES)
         xs.append(rows["items"]["value"].astype(np.float32))
         ys.append(rows["y"].astype(np.int32))
-        size += len(data)
-    return np.concatenate(xs), np.concatenate(ys), size
+    return np.concatenate(xs), np.concatenate(ys)
 
 
 def split(x: np.ndarray, y: np.ndarray) -> tuple[tuple, tuple]:

@@ -19,13 +19,12 @@ def search(job: dict) -> dict:
     chosen = task.TASKS[job["task"]]
     tf.config.threading.set_intra_op_parallelism_threads(job["threads"])
     tf.config.threading.set_inter_op_parallelism_threads(job["threads"])
-    x, y, size = task.export(job["urls"], chosen)
-    train, held = task.split(x, y)
+    train, held = task.split(*task.export(job["urls"], chosen))
     results = []
     for number in job["numbers"]:
         keras.utils.clear_session()
         results.append(task.fit(chosen, chosen.configurations[number], job["style"], train, held))
-    return {"best": task.best_of(results), "trials": len(results), "copy_bytes": size}
+    return {"best": task.best_of(results), "trials": len(results)}
 
 
 if __name__ == "__main__":

@@ -4,14 +4,17 @@
     PYTHONPATH=. python bench/peers/run.py --home FOLDER NAME…   # some of them, their environment in FOLDER
 
 The search is that of `bench.search`: 16 configurations × 3 epochs, 2 segments of 25,000 rows, two cores. Every peer reads
-the rows by binary COPY from the segments, splits 20 % off and trains in its usual way, twice: with Keras' defaults and with
-`steps_per_execution=32`; the faster one counts. CPU time and memory are those of the tool's processes and of all three
-servers together. Bytes moved: of COPY; for Cerebro states and reports, both ways, from the ledger.
+the rows by binary COPY from the segments, splits 20 % off and trains, twice: as its documentation shows with Keras'
+defaults, and in its faster way, with those arguments of `compile` that are fastest on a few configurations. Each once, alone.
+CPU time and memory are those of the tool's processes and of all three servers together. Bytes moved: all that the loopback
+device took meanwhile, so the same is counted for all, rows, states, protocols and ledgers.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import json
 import os
 import re
@@ -22,55 +25,73 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Iterator, Optional
 
 from rich.console import Console
 from rich.table import Table
 
-from bench import children, servers
+from bench import children, search, servers
 from bench.machine import machine
-from bench.search import cerebro, shares
 from bench.task import TASKS
 from scripts import cluster as embedded
 
 HERE = Path(__file__).resolve().parent
 PAGE = embedded.ROOT / "docs" / "peers.md"
 TASK = "mlp"
-STYLES = ({}, {"steps_per_execution": 32})
+LIMIT_SECONDS = 240  # for one tool, once
+REASON_LENGTH = 160
 BEGIN, END = "<!-- measured by make bench-peers -->", "<!-- end of what was measured -->"
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one tool took; ``note`` says why there are no figures."""
+    """What one tool took; ``note`` says why there are no figures.
+
+    Attributes:
+        cold_seconds: From rows in the database to the best model known, starts and imports included.
+        warm_seconds: The same when everything has been imported.
+    """
 
     name: str
-    seconds: float = 0.0
-    warm_seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    peak_bytes: int = 0
-    moved_bytes: int = 0
-    val_loss: float = 0.0
+    cold_seconds: Optional[float] = None
+    warm_seconds: Optional[float] = None
+    cpu_seconds: Optional[float] = None
+    peak_bytes: Optional[int] = None
+    moved_bytes: Optional[int] = None
+    val_loss: Optional[float] = None
     note: str = ""
 
     @property
     def figures(self) -> list[str]:
         if self.note:
-            return [self.note, "", "", "", "", ""]
-        return [
-            "%.1f" % self.seconds, "%.1f" % self.warm_seconds, "%.1f" % self.cpu_seconds,
-            "%.0f" % (self.peak_bytes / 1e6), "%.1f" % (self.moved_bytes / 1e6), "%.4f" % self.val_loss,
-        ]  # fmt: skip
+            return [self.note, *[""] * (len(COLUMNS) - 1)]
+        values = [getattr(self, column.attribute) for column in COLUMNS]
+        return ["" if value is None else column.text(value) for column, value in zip(COLUMNS, values)]
 
 
-COLUMNS = ("wall, s", "without imports, s", "CPU, s", "peak memory, MB", "moved, MB", "best val_loss")
+@dataclass(frozen=True)
+class Column:
+    title: str
+    attribute: str
+    form: str
+    scale: float = 1.0
+
+    def text(self, value: float) -> str:
+        return self.form % (value * self.scale)
+
+
+COLUMNS = (
+    Column("cold, s", "cold_seconds", "%.1f"), Column("warm, s", "warm_seconds", "%.1f"), Column("CPU, s", "cpu_seconds", "%.1f"),
+    Column("peak memory, MB", "peak_bytes", "%.0f", 1e-6), Column("moved, MB", "moved_bytes", "%.1f", 1e-6),
+    Column("best val_loss", "val_loss", "%.4f"),
+)  # fmt: skip
 
 
 class Watched:
-    """CPU time and memory of processes, measured by the peers' environment."""
+    """What processes use, measured by a process apart."""
 
-    def __init__(self, python: str, pids: list[int]):
-        command = [python, "-m", "bench.peers.watch", *map(str, pids)]
+    def __init__(self, pids: list[int]):
+        command = [sys.executable, "-m", "bench.peers.watch", *map(str, pids)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._process.stdout.readline()
 
@@ -83,6 +104,38 @@ class Watched:
         if self._process.returncode:
             raise RuntimeError("the processes could not be watched")
         return json.loads(answer)
+
+
+@contextlib.contextmanager
+def limit(seconds: int) -> Iterator[None]:
+    """Raise TimeoutError in the main thread when it takes longer."""
+
+    def late(*_) -> None:
+        raise TimeoutError("took more than %d s" % seconds)
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def reason(text: str) -> str:
+    """The line of an error's text that says most, fit for a cell of a table."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
+    errors = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception)\b", line)]
+    return (errors or lines)[-1].replace("|", "/")[:REASON_LENGTH]
+
+
+def attempt(name: str, work: Callable[[], list[Row]]) -> list[Row]:
+    """The rows of one tool; one that fails, however it does, leaves the others."""
+    try:
+        with limit(LIMIT_SECONDS):
+            return work()
+    except Exception as error:
+        return [Row(name, note="failed: " + reason(str(error) or type(error).__name__))]
 
 
 def sections() -> dict[str, list[str]]:
@@ -114,143 +167,160 @@ def install(home: Path) -> dict[str, str]:
         elif name == "base":
             raise RuntimeError(done.stderr)
         else:
-            failed[name] = (done.stderr.strip().splitlines() or ["pip failed"])[-1]
+            failed[name] = reason(done.stderr)
     return failed
 
 
-class Peers:
-    """Runs the search by each tool."""
+@dataclass(frozen=True)
+class Side:
+    """One way of one tool: its script, and the jobs of its processes, given a folder for what they write."""
 
-    def __init__(self, python: str, started: servers.Servers):
-        self._python, self._servers = python, started
+    name: str
+    module: str
+    jobs: Callable[[str], list[dict]]
+
+
+class Peers:
+    """Runs the search by each tool.
+
+    Args:
+        faster: The arguments of `compile` for the faster way.
+    """
+
+    def __init__(self, python: Path, started: servers.Servers, faster: dict):
+        self._python, self._servers, self._faster = python, started, faster
         self._numbers = len(TASKS[TASK].configurations)
+        self._faster_name = ", ".join("%s=%s" % item for item in faster.items())
 
     def _jobs(self, style: dict, processes: int, **more) -> list[dict]:
         job = {"task": TASK, "urls": self._servers.segment_urls, "style": style, "threads": servers.SEGMENTS // processes}
-        return [{**job, **more, "numbers": numbers} for numbers in shares(self._numbers, processes)]
+        return [{**job, **more, "numbers": numbers} for numbers in search.shares(self._numbers, processes)]
 
-    def _faster(self, name: str, module: str, jobs: Callable[[dict, str], list[dict]]) -> Row:
-        rows = []
-        for style in STYLES:
-            with tempfile.TemporaryDirectory(prefix="cerebro-peers-") as folder:
-                given = jobs(style, folder)
-                watched = Watched(self._python, self._servers.pids)
-                try:
-                    outcome = children.run(module, given, self._python, watched.add)
-                finally:
-                    used = watched.stop()
-            trained = sum(answer["trials"] for answer in outcome.answers)
-            if trained < self._numbers:
-                raise RuntimeError("%d of %d configurations were trained" % (trained, self._numbers))
-            best = min(answer["best"]["val_loss"] for answer in outcome.answers)
-            copied = sum(answer["copy_bytes"] for answer in outcome.answers)
-            shown = name + ", steps_per_execution=32" * bool(style)
-            rows.append(Row(shown, outcome.cold_seconds, outcome.warm_seconds, used["cpu_seconds"], used["peak_bytes"], copied, best))
-        return min(rows, key=lambda row: row.seconds)
+    def _both(self, name: str, module: str, jobs: Callable[[dict, str], list[dict]]) -> list[Side]:
+        return [
+            Side(name, module, lambda folder: jobs({}, folder)),
+            Side("%s, %s" % (name, self._faster_name), module, lambda folder: jobs(self._faster, folder)),
+        ]
 
-    def plain(self) -> list[Row]:
-        return [self._faster("plain Keras, both cores", "bench.peers.plain", lambda style, _: self._jobs(style, 1))]
+    def plain(self) -> list[Side]:
+        return self._both("plain Keras, one process", "plain", lambda style, _: self._jobs(style, 1))
 
-    def processes(self) -> list[Row]:
-        return [self._faster("plain Keras, two processes", "bench.peers.plain", lambda style, _: self._jobs(style, 2))]
+    def processes(self) -> list[Side]:
+        return self._both("plain Keras, two processes", "plain", lambda style, _: self._jobs(style, 2))
 
-    def optuna(self) -> list[Row]:
+    def optuna(self) -> list[Side]:
         url = self._servers.coordinator_url.replace("postgresql://", "postgresql+psycopg://")
         storage = url + "?options=-csearch_path%3D" + servers.SCHEMA
 
         def jobs(style: dict, study: str) -> list[dict]:
-            command = [Path(self._python).parent / "optuna", "create-study", "--study-name", study, "--storage", storage]
+            command = [self._python.parent / "optuna", "create-study", "--study-name", study, "--storage", storage]
             done = subprocess.run([*command, "--direction", "minimize"], text=True, capture_output=True)
             if done.returncode:
                 raise RuntimeError(done.stderr)
             return self._jobs(style, 2, storage=storage, study=study)
 
-        return [self._faster("Optuna, two processes", "bench.peers.with_optuna", jobs)]
+        return self._both("Optuna, two processes", "with_optuna", jobs)
 
-    def keras_tuner(self) -> list[Row]:
+    def keras_tuner(self) -> list[Side]:
+        def parallel(folder: str) -> list[dict]:
+            more = {"folder": folder, "port": embedded.free_port()}
+            chief = self._jobs(self._faster, 1, **more)[0]
+            workers = self._jobs(self._faster, 2, **more)
+            return [{**chief, "id": "chief"}, *({**job, "id": "worker%d" % n} for n, job in enumerate(workers))]
+
+        module = "with_keras_tuner"
         return [
-            self._faster(
-                "KerasTuner", "bench.peers.with_keras_tuner", lambda style, folder: self._jobs(style, 1, folder=folder)
-            )
+            Side("KerasTuner, one process", module, lambda folder: self._jobs({}, 1, folder=folder, port=None, id="")),
+            Side("KerasTuner, chief and two workers, " + self._faster_name, module, parallel),
         ]
 
-    def ray(self) -> list[Row]:
+    def ray(self) -> list[Side]:
+        module = "with_ray"
         return [
-            self._faster(
-                "Ray Tune, two workers", "bench.peers.with_ray", lambda style, folder: self._jobs(style, 1, folder=folder)
-            )
-        ]
+            Side("Ray Tune, two CPUs", module, lambda folder: self._jobs({}, 1, folder=folder, reuse=False)),
+            Side(
+                "Ray Tune, two CPUs, reuse_actors=True, " + self._faster_name, module,
+                lambda folder: self._jobs(self._faster, 1, folder=folder, reuse=True),
+            ),
+        ]  # fmt: skip
 
-    def cerebro(self) -> list[Row]:
-        task = TASKS[TASK]
-        rows = []
-        with self._servers.connect() as connection:
-            for name in ("cerebro.fit, new session", "cerebro.fit, same session again"):
-                watched = Watched(self._python, self._servers.pids)
-                try:
-                    seconds = cerebro(connection, task, "peers")
-                finally:
-                    used = watched.stop()
-                moved, best = connection.execute(_MOVED, {"run": "peers"}).fetchone()
-                rows.append(Row(name, seconds, seconds, used["cpu_seconds"], used["peak_bytes"], moved, best))
-        return rows
+    def run(self, side: Side) -> list[Row]:
+        """Do the search. What the processes have written is removed, and they are gone, whatever happens."""
+        module = "bench.peers." + side.module
+        # Libraries come from the page cache for all alike; one that cannot be imported fails here.
+        imported = subprocess.run([self._python, "-c", "import " + module], text=True, capture_output=True)
+        if imported.returncode:
+            raise RuntimeError(imported.stderr)
+        with tempfile.TemporaryDirectory(prefix="cerebro-peers-") as folder:
+            given = side.jobs(folder)
+            watched = Watched(self._servers.pids)
+            try:
+                outcome = children.run(module, given, str(self._python), watched.add)
+            finally:
+                used = watched.stop()
+        trained = sum(answer["trials"] for answer in outcome.answers)
+        if trained < self._numbers:
+            raise RuntimeError("%d of %d configurations were trained" % (trained, self._numbers))
+        best = min(answer["best"]["val_loss"] for answer in outcome.answers if answer["best"])
+        return [Row(side.name, outcome.cold_seconds, outcome.warm_seconds, val_loss=best, **used)]
 
 
-# A state goes to a segment and comes back for a visit that trains, goes there for one that validates, comes once when made.
-_MOVED = """
-with run as (select id from cerebro_internal.visible_run where name = %(run)s)
-   , state as (
-    select s.trial, max(s.bytes) as bytes
-    from (
-        select trial, seq, sum(octet_length(data)) as bytes
-        from cerebro_internal.visible_state where run = (select id from run) group by trial, seq
-    ) s group by s.trial
-)
-   , visit as (
-    select v.trial, sum(case v.phase when 'train' then 2 else 1 end) as times, sum(octet_length(v.details::text)) as reports
-    from cerebro_internal.visible_visit v where v.run = (select id from run) group by v.trial
-)
-select sum((visit.times + 1) * state.bytes + visit.reports)::float8
-     , (select min(metric) from cerebro.trial where run = %(run)s)
-from visit join state on state.trial = visit.trial
-"""
+def cerebro(started: servers.Servers) -> list[Row]:
+    """In a new session, then in the same one again."""
+    rows = []
+    with started.connect() as connection:
+        for name, times in (("new session", "cold_seconds"), ("same session again", "warm_seconds")):
+            watched = Watched(started.pids)
+            try:
+                seconds = search.cerebro(connection, TASKS[TASK], "peers")
+            finally:
+                used = watched.stop()
+            best = connection.execute("select min(metric) from cerebro.trial where run = 'peers'").fetchone()[0]
+            rows.append(Row("cerebro.fit, " + name, val_loss=best, **{times: seconds}, **used))
+    return rows
+
 
 # Section of requirements.txt that each needs besides the base.
-TOOLS = {
-    "cerebro": None, "plain": None, "processes": None, "optuna": "optuna", "keras_tuner": "keras-tuner", "ray": "ray",
-}  # fmt: skip
+TOOLS = {"plain": "base", "processes": "base", "optuna": "optuna", "keras_tuner": "keras-tuner", "ray": "ray", "cerebro": None}
+
+
+def better(rows: list[Row]) -> list[str]:
+    """For each column, who does better there than Cerebro: one list item each."""
+    lines = []
+    for column in COLUMNS:
+        ours = [row for row in rows if row.name.startswith("cerebro") and getattr(row, column.attribute) is not None]
+        if not ours:
+            continue
+        bar = getattr(ours[0], column.attribute)
+        others = [row for row in rows if row not in ours and getattr(row, column.attribute) is not None]
+        ahead = sorted(
+            (value, row.name) for row in others for value in [getattr(row, column.attribute)] if value < bar
+        )
+        names = "; ".join("%s %s" % (name, column.text(value)) for value, name in ahead)
+        lines.append("- %s, Cerebro %s: %s" % (column.title, column.text(bar), names or "nobody"))
+    return lines
 
 
 def measured(rows: list[Row], versions: dict[str, str]) -> str:
     """The part of the page that figures make."""
-    lines = ["| tool | %s |" % " | ".join(COLUMNS), "|---" * (len(COLUMNS) + 1) + "|"]
+    lines = ["| tool | %s |" % " | ".join(column.title for column in COLUMNS), "|---" * (len(COLUMNS) + 1) + "|"]
     lines += ["| %s | %s |" % (row.name, " | ".join(row.figures)) for row in rows]
     found = machine()
     lines += [
         "",
-        "%s, %d cores of an %s, TensorFlow %s, Keras %s, %s; load average %.1f at the end."
+        "%s, %d cores of an %s, TensorFlow %s, Keras %s, %s; each once, alone; load average %.1f at the end."
         % (
             time.strftime("%Y-%m-%d"), found["cores_used"], found["cpu"], found["tensorflow"], found["keras"],
             ", ".join("%s %s" % item for item in versions.items()), os.getloadavg()[0],
         ),
     ]  # fmt: skip
-    ours = [row for row in rows if row.name.startswith("cerebro") and not row.note]
-    lines += ["", "Better than `cerebro.fit` in a new session, in these figures:", ""]
-    for attribute, unit, scale in (
-        ("seconds", "s", 1.0), ("cpu_seconds", "s of CPU", 1.0), ("peak_bytes", "MB at most", 1e-6), ("moved_bytes", "MB moved", 1e-6),
-        ("val_loss", "val_loss", 1.0),
-    ):  # fmt: skip
-        for row in rows:
-            if ours and row not in ours and not row.note and getattr(row, attribute) < getattr(ours[0], attribute):
-                pair = (getattr(row, attribute) * scale, getattr(ours[0], attribute) * scale)
-                lines.append("- %s: %.4g against %.4g %s" % (row.name, *pair, unit))
-    return "\n".join([*(lines if lines[-1] else lines + ["- none"]), ""])
+    return "\n".join([*lines, "", "Ahead of Cerebro in these figures (in a new session, where there are two):", "", *better(rows), ""])
 
 
-def write(text: str) -> None:
-    page = PAGE.read_text()
-    before, rest = page.split(BEGIN)
-    PAGE.write_text("%s%s\n\n%s\n%s%s" % (before, BEGIN, text, END, rest.split(END)[1]))
+def write(text: str, page: Path = PAGE) -> None:
+    """Put it between the marks of the page."""
+    before, rest = page.read_text("utf-8").split(BEGIN)
+    page.write_text("%s%s\n\n%s\n%s%s" % (before, BEGIN, text, END, rest.split(END)[1]), "utf-8")
 
 
 def main() -> None:
@@ -271,18 +341,20 @@ def main() -> None:
         with started.connect() as connection:
             definition = json.dumps({"layers": list(task.layers)})
             connection.execute("select cerebro.create_model(%s, %s)", [task.table, definition])
-        peers = Peers(str(home / "bin/python"), started)
+        faster = search.fastest(started.segment_urls, TASK, servers.SEGMENTS, search.STYLES[1:])
+        peers = Peers(home / "bin/python", started, faster)
         for name, section in TOOLS.items():
             if given.tools and name not in given.tools:
                 continue
-            if section in failed:
-                rows.append(Row(name, note="not installed: " + failed[section]))
+            if name == "cerebro":
+                rows += attempt("cerebro.fit", lambda: cerebro(started))
                 continue
-            try:
-                rows += getattr(peers, name)()
-            except RuntimeError as error:  # one that fails leaves the others
-                rows.append(Row(name, note="failed: " + (str(error).strip().splitlines() or ["?"])[-1]))
-    table = Table("tool", *COLUMNS)
+            for side in getattr(peers, name)():
+                if section in failed:
+                    rows.append(Row(side.name, note="not installed: " + failed[section]))
+                else:
+                    rows += attempt(side.name, functools.partial(peers.run, side))
+    table = Table("tool", *(column.title for column in COLUMNS))
     for row in rows:
         table.add_row(row.name, *row.figures)
     console = Console()

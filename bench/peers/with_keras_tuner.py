@@ -1,11 +1,13 @@
-"""KerasTuner: `GridSearch` in one process on both cores.
+"""KerasTuner: `GridSearch` in one process on both cores, or in two workers that a third process, the chief, gives trials.
 
-Job: {"task", "urls", "threads", "style", "folder": for what it writes}.
+Job: {"task", "urls", "threads", "style", "folder": for what it writes, "port": of the chief, None without, "id": "chief" or
+the worker's name}.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 
 os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
 
@@ -15,27 +17,38 @@ import tensorflow as tf
 from bench import children, task
 
 
+class Counting(keras_tuner.GridSearch):
+    trials = 0  # in this process
+
+    def run_trial(self, trial, *args, **kwargs):
+        self.trials += 1
+        return super().run_trial(trial, *args, **kwargs)
+
+
 def search(job: dict) -> dict:
     chosen = task.TASKS[job["task"]]
     tf.config.threading.set_intra_op_parallelism_threads(job["threads"])
     tf.config.threading.set_inter_op_parallelism_threads(job["threads"])
-    x, y, size = task.export(job["urls"], chosen)
-    train, held = task.split(x, y)
 
     def model(hp: keras_tuner.HyperParameters):
         configuration = {name: hp.Choice(name, values) for name, values in chosen.space.items()}
         return task.build(chosen, configuration, job["style"])
 
-    tuner = keras_tuner.GridSearch(
-        model, objective="val_loss", directory=job["folder"], project_name="search", overwrite=True
-    )
+    def made() -> Counting:
+        return Counting(model, objective="val_loss", directory=job["folder"], project_name="search")
+
+    if job["port"]:
+        os.environ.update(
+            KERASTUNER_TUNER_ID=job["id"], KERASTUNER_ORACLE_IP="127.0.0.1", KERASTUNER_ORACLE_PORT=str(job["port"])
+        )
+    if job["id"] == "chief":
+        threading.Thread(target=made).start()  # serves until the workers have ended
+        return {"best": None, "trials": 0}
+    train, held = task.split(*task.export(job["urls"], chosen))
+    tuner = made()
     tuner.search(*train, batch_size=chosen.batch_size, epochs=chosen.epochs, validation_data=held, verbose=0)
     best = tuner.oracle.get_best_trials(1)[0]
-    accuracy = best.metrics.get_history("val_accuracy")[best.best_step].mean()
-    return {
-        "best": {"params": best.hyperparameters.values, "val_loss": float(best.score), "val_accuracy": float(accuracy)},
-        "trials": len(tuner.oracle.trials), "copy_bytes": size,
-    }  # fmt: skip
+    return {"best": {"params": best.hyperparameters.values, "val_loss": float(best.score)}, "trials": tuner.trials}
 
 
 if __name__ == "__main__":

@@ -21,8 +21,7 @@ def search(job: dict) -> dict:
     tf.config.threading.set_intra_op_parallelism_threads(job["threads"])
     tf.config.threading.set_inter_op_parallelism_threads(job["threads"])
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    x, y, size = task.export(job["urls"], chosen)
-    train, held = task.split(x, y)
+    train, held = task.split(*task.export(job["urls"], chosen))
 
     made = []
 
@@ -34,7 +33,7 @@ def search(job: dict) -> dict:
 
     sampler = optuna.samplers.GridSampler(chosen.space, seed=task.SEED)
     optuna.load_study(study_name=job["study"], storage=job["storage"], sampler=sampler).optimize(objective)
-    return {"best": task.best_of(made), "trials": len(made), "copy_bytes": size}
+    return {"best": task.best_of(made), "trials": len(made)}
 
 
 if __name__ == "__main__":

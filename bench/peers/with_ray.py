@@ -1,6 +1,6 @@
-"""Ray Tune: two workers of one CPU each, reused from trial to trial; rows are put into its object store once.
+"""Ray Tune: two workers of one CPU each; rows are put into its object store once.
 
-Job: {"task", "urls", "style", "folder": for what it writes}.
+Job: {"task", "urls", "style", "reuse": whether a worker goes on from trial to trial, "folder": for what it writes}.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ray import tune
 from bench import children, task
 
 WORKERS = 2
+STORE_BYTES = 256 << 20  # several times the rows; by default 30 % of the machine's memory
 
 
 def train(configuration: dict, job: dict, train: tuple, held: tuple) -> None:
@@ -30,22 +31,24 @@ def train(configuration: dict, job: dict, train: tuple, held: tuple) -> None:
 
 def search(job: dict) -> dict:
     chosen = task.TASKS[job["task"]]
-    ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    x, y, size = task.export(job["urls"], chosen)
-    rows, held = task.split(x, y)
+    ray.init(
+        num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, configure_logging=False,
+        object_store_memory=STORE_BYTES, _temp_dir=job["folder"],
+    )  # fmt: skip
+    rows, held = task.split(*task.export(job["urls"], chosen))
     trainable = tune.with_resources(tune.with_parameters(train, job=job, train=rows, held=held), {"cpu": 1})
     tuner = tune.Tuner(
         trainable,
         param_space={name: tune.grid_search(values) for name, values in chosen.space.items()},
-        tune_config=tune.TuneConfig(metric="val_loss", mode="min", reuse_actors=True),
-        run_config=tune.RunConfig(storage_path=job["folder"], verbose=0),
+        tune_config=tune.TuneConfig(metric="val_loss", mode="min", reuse_actors=job["reuse"]),
+        run_config=tune.RunConfig(storage_path=os.path.join(job["folder"], "results"), verbose=0),
     )
     results = tuner.fit()
+    if results.errors:
+        raise RuntimeError("a trial failed: %s" % str(results.errors[0]).strip().splitlines()[-1])
     best = results.get_best_result()
     found = {"params": best.config, **{name: best.metrics[name] for name in ("val_loss", "val_accuracy")}}
-    answer = {"best": found, "trials": len(results) - results.num_errors, "copy_bytes": size}
-    ray.shutdown()
-    return answer
+    return {"best": found, "trials": len(results)}
 
 
 if __name__ == "__main__":
