@@ -30,7 +30,7 @@ def run(
     """Give each of the jobs to a process of `python -m module`; `started` is told their process ids.
 
     Raises:
-        RuntimeError: a child failed; the text is the end of what it wrote to stderr.
+        RuntimeError: a child failed; the text is the end of what all wrote to stderr, and its exit status.
     """
     begin = time.perf_counter()
     children = []
@@ -71,9 +71,9 @@ def _line(child: subprocess.Popen, log, start: str) -> str:
     for line in child.stdout:
         if line.startswith(start):
             return line
-    child.wait()
+    status = child.wait()
     log.seek(0)
-    raise RuntimeError(log.read()[-3000:])
+    raise RuntimeError("%s\na process ended with status %d" % (log.read()[-3000:], status))
 
 
 def work(job: Callable[[dict], dict]) -> None:
@@ -82,3 +82,4 @@ def work(job: Callable[[dict], dict]) -> None:
     print("ready", flush=True)
     sys.stdin.readline()
     print(json.dumps(job(given)), flush=True)
+    sys.stdin.read()  # until all have answered: a thread of the job may serve the others

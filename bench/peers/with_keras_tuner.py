@@ -42,7 +42,7 @@ def search(job: dict) -> dict:
             KERASTUNER_TUNER_ID=job["id"], KERASTUNER_ORACLE_IP="127.0.0.1", KERASTUNER_ORACLE_PORT=str(job["port"])
         )
     if job["id"] == "chief":
-        threading.Thread(target=made).start()  # serves until the workers have ended
+        threading.Thread(target=made, daemon=True).start()  # serves the workers until they have answered
         return {"best": None, "trials": 0}
     train, held = task.split(*task.export(job["urls"], chosen))
     tuner = made()
