@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import functools
 import json
-import os
 import re
 import signal
 import subprocess
@@ -26,9 +25,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Iterator, Optional
-
-from rich.console import Console
-from rich.table import Table
 
 from bench import children, search, servers
 from bench.machine import machine
@@ -50,6 +46,7 @@ class Row:
     Attributes:
         cold_seconds: From rows in the database to the best model known, starts and imports included.
         warm_seconds: The same when everything has been imported.
+        others_cores: Cores that the rest of the machine kept busy meanwhile, in the mean; small, or the row is worth little.
     """
 
     name: str
@@ -59,6 +56,7 @@ class Row:
     peak_bytes: Optional[int] = None
     moved_bytes: Optional[int] = None
     val_loss: Optional[float] = None
+    others_cores: float = 0.0
     note: str = ""
 
     @property
@@ -306,12 +304,14 @@ def measured(rows: list[Row], versions: dict[str, str]) -> str:
     lines = ["| tool | %s |" % " | ".join(column.title for column in COLUMNS), "|---" * (len(COLUMNS) + 1) + "|"]
     lines += ["| %s | %s |" % (row.name, " | ".join(row.figures)) for row in rows]
     found = machine()
+    disturbed = max(rows, key=lambda row: row.others_cores)
     lines += [
         "",
-        "%s, %d cores of an %s, TensorFlow %s, Keras %s, %s; each once, alone; load average %.1f at the end."
+        "%s, %d cores of an %s, TensorFlow %s, Keras %s, %s; each once. The rest of the machine, what measures included, kept "
+        "%.2f cores busy at most (beside %s)."
         % (
             time.strftime("%Y-%m-%d"), found["cores_used"], found["cpu"], found["tensorflow"], found["keras"],
-            ", ".join("%s %s" % item for item in versions.items()), os.getloadavg()[0],
+            ", ".join("%s %s" % item for item in versions.items()), disturbed.others_cores, disturbed.name,
         ),
     ]  # fmt: skip
     return "\n".join([*lines, "", "Ahead of Cerebro in these figures (in a new session, where there are two):", "", *better(rows), ""])
@@ -354,14 +354,11 @@ def main() -> None:
                     rows.append(Row(side.name, note="not installed: " + failed[section]))
                 else:
                     rows += attempt(side.name, functools.partial(peers.run, side))
-    table = Table("tool", *(column.title for column in COLUMNS))
-    for row in rows:
-        table.add_row(row.name, *row.figures)
-    console = Console()
-    (console if console.is_terminal else Console(width=150)).print(table)
+    pinned = dict(line.split("==") for packages in sections().values() for line in packages)
+    text = measured(rows, {name: pinned[name] for name in ("optuna", "keras-tuner", "ray")})
+    print(text)
     if not given.tools:
-        pinned = dict(line.split("==") for packages in sections().values() for line in packages)
-        write(measured(rows, {name: pinned[name] for name in ("optuna", "keras-tuner", "ray")}))
+        write(text)
         print("written to %s" % PAGE)
 
 

@@ -5,8 +5,9 @@
 `SERVER` is a process id that is there to stay. The processes of a tool are given as lines on stdin while it runs; an empty
 line or the end of stdin ends it: it kills what is left of the tool, and answers {"cpu_seconds": used since it began,
 "peak_bytes": the largest sum of proportional set sizes at one time, "moved_bytes": received by the loopback device,
-headers and whatever else the machine sends itself included}. A process counts once it has been seen, even when others adopt
-it. What one does in its last fifth of a second may be missed.
+headers and whatever else the machine sends itself included, "others_cores": cores that all other processes kept busy in the
+mean}. A process counts once it has been seen, even when others adopt it. What one does in its last fifth of a second may be
+missed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import re
 import select
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,6 +63,12 @@ def memory(pid: int) -> int:
     return 0
 
 
+def busy_seconds() -> float:
+    """CPU time of the whole machine."""
+    user, nice, system, _, _, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
+    return (user + nice + system + irq + softirq) / TICKS_PER_SECOND
+
+
 def loopback_bytes() -> int:
     return int(re.search(r"^\s*lo:\s*(\d+)", Path("/proc/net/dev").read_text(), re.M).group(1))
 
@@ -73,7 +81,7 @@ class Watch:
         self.peak_bytes = 0
         self._sample(set())
         self._first = dict(self._seconds)
-        self._moved = loopback_bytes()
+        self._moved, self._busy, self._begin = loopback_bytes(), busy_seconds(), time.monotonic()
 
     def _sample(self, tool: set[int]) -> set[Process]:
         """Look once; `tool` has new processes of the tool. Returns all that run and belong to either side."""
@@ -102,9 +110,11 @@ class Watch:
         for process in self._sample(set()) & self._tool:
             with contextlib.suppress(OSError):
                 os.kill(process.pid, signal.SIGKILL)
+        used = sum(self._seconds.values()) - sum(self._first.values())
+        others = busy_seconds() - self._busy - used
         return {
-            "cpu_seconds": sum(self._seconds.values()) - sum(self._first.values()), "peak_bytes": self.peak_bytes,
-            "moved_bytes": loopback_bytes() - self._moved,
+            "cpu_seconds": used, "peak_bytes": self.peak_bytes, "moved_bytes": loopback_bytes() - self._moved,
+            "others_cores": max(0.0, others / (time.monotonic() - self._begin)),
         }  # fmt: skip
 
 

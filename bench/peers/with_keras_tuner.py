@@ -21,8 +21,9 @@ class Counting(keras_tuner.GridSearch):
     trials = 0  # in this process
 
     def run_trial(self, trial, *args, **kwargs):
+        found = super().run_trial(trial, *args, **kwargs)
         self.trials += 1
-        return super().run_trial(trial, *args, **kwargs)
+        return found
 
 
 def search(job: dict) -> dict:
@@ -42,7 +43,7 @@ def search(job: dict) -> dict:
             KERASTUNER_TUNER_ID=job["id"], KERASTUNER_ORACLE_IP="127.0.0.1", KERASTUNER_ORACLE_PORT=str(job["port"])
         )
     if job["id"] == "chief":
-        threading.Thread(target=made, daemon=True).start()  # serves the workers until they have answered
+        threading.Thread(target=lambda: made().search(), daemon=True).start()  # serves the workers until they have answered
         return {"best": None, "trials": 0}
     train, held = task.split(*task.export(job["urls"], chosen))
     tuner = made()

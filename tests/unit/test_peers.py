@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import socket
@@ -45,6 +46,11 @@ def test_the_table_has_a_line_per_row_and_a_cell_per_column():
     assert [len(cells) for cells in table] == [len(run.COLUMNS) + 1] * 4
     assert table[1] == ["| fast", "15.0", "12.0", "25.0", "1000", "20.0", "0.3000 |"]
     assert table[2][2] == ""  # no warm figure of a new session
+
+
+def test_the_page_says_how_busy_the_rest_of_the_machine_was():
+    text = run.measured([FAST, dataclasses.replace(FAST, name="beside", others_cores=0.5), *OURS], {})
+    assert "0.50 cores busy at most (beside beside)" in text
 
 
 def test_what_is_ahead_of_cerebro_is_listed_column_by_column():
