@@ -9,7 +9,7 @@ PYTHON = $$($(CLUSTER) python)
 export PG_CONFIG
 
 .DEFAULT_GOAL := help
-.PHONY: help env env-dev build cluster cluster-admin demo psql stop clean install test lint bench bench-peers
+.PHONY: help env env-dev build cluster cluster-admin demo psql stop clean install test soak lint bench bench-peers
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -58,6 +58,9 @@ lint: env-dev ## check style, Python 3.9 syntax, SQL for PostgreSQL 9.4, shell, 
 
 test: lint build ## lint, build, and run every test; TESTS=tests/unit for some
 	@$(PYTHON) -m pytest -n 2 --dist loadfile $(TESTS)
+
+soak: env-dev build ## 200 programs in one session, 32 cancelled fits, 20 crashes: memory, leftovers, results; takes minutes
+	@$(PYTHON) -m pytest tests/soak
 
 bench: env-dev ## measure against plain Keras; results go to bench/results/
 	@PYTHONPATH=. $(PYTHON) bench/run.py
