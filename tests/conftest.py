@@ -7,6 +7,7 @@ import subprocess
 import uuid
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tests import requirements
@@ -17,6 +18,7 @@ from tests.tables import Maker, quoted
 LOG_CHARACTERS_SHOWN = 8_000
 
 _running: list[Cluster] = []
+_warm: list[psycopg.Connection] = []  # at most one: what the module before has left to modules that say WARM
 _log_marks = pytest.StashKey[dict]()
 
 
@@ -75,6 +77,8 @@ def cluster(request):
         yield made
     finally:
         _running.remove(made)
+        while _warm:
+            _warm.pop().close()
         made.close()
 
 
@@ -97,17 +101,32 @@ def conn(cluster, schema):
         yield connection
 
 
+@pytest.fixture(scope="module", autouse=True)
+def cold(request):
+    """Modules that do not say `WARM = True` find no worker of `tester`."""
+    if not getattr(request.module, "WARM", False):
+        while _warm:
+            _warm.pop().close()
+
+
 @pytest.fixture(scope="module")
-def session(cluster):
-    """A session of `tester` that a module's tests share, with a schema of its own: see tests/session.py."""
+def session(cluster, cold, request):
+    """A session of `tester` that a module's tests share, with a schema of its own: see tests/session.py.
+
+    Its workers begin with the module's first fit. A module of which no test depends on that says `WARM = True`: it goes on
+    with the workers, and the programs, of the module before it that said so, and saves seconds.
+    """
     name = "shared_" + uuid.uuid4().hex[:8]
     for node in cluster.nodes:
         node.execute("create schema %s authorization %s" % (name, ROLE))
-    made = Session(cluster, name)
+    made = Session(cluster, name, warm=_warm.pop() if _warm else None)
     try:
         yield made
     finally:
-        made.close()
+        if getattr(request.module, "WARM", False):
+            _warm.append(made.leave())
+        else:
+            made.close()
         for node in cluster.nodes:
             node.execute("drop schema if exists %s cascade" % name)
 

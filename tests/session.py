@@ -73,6 +73,15 @@ def refusal(cluster: Cluster, connection: psycopg.Connection, statement: Any, va
     return Refusal.of(caught.value)
 
 
+def answers(connection: psycopg.Connection) -> bool:
+    """Whether a session is still there; its settings are those of its beginning then."""
+    try:
+        connection.execute("reset all")
+        return True
+    except psycopg.OperationalError:
+        return False
+
+
 class Session:
     """A role's session on the coordinator with a schema of its own on every node, and tables in it.
 
@@ -80,21 +89,25 @@ class Session:
         cluster: The test cluster.
         schema: Exists on every node.
         role: Whose session.
+        warm: A connection of that role that another session has left; it may have been lost.
     """
 
-    def __init__(self, cluster: Cluster, schema: str, role: str = ROLE):
+    def __init__(self, cluster: Cluster, schema: str, role: str = ROLE, warm: Optional[psycopg.Connection] = None):
         self.cluster, self.schema, self.role = cluster, schema, role
         self.forget()
         self.tables = Maker(cluster, schema, role)
         self.sharded, self.local = self.tables.sharded, self.tables.local
         self.notices: list[str] = []
-        self.connect()
+        self.connect(warm)
 
-    def connect(self) -> None:
-        """Begin a session; the one before may have been lost with its server."""
-        self.conn = self.cluster.connect(self.role)
+    def connect(self, warm: Optional[psycopg.Connection] = None) -> None:
+        """Begin a session, or go on with a warm one; the one before may have been lost with its server."""
+        self.conn = warm if warm is not None and answers(warm) else self.cluster.connect(self.role)
         self.conn.execute("select set_config('search_path', %s, false)", [quoted(self.schema)])
-        self.conn.add_notice_handler(lambda notice: self.notices.append(notice.message_primary))
+        self.conn.add_notice_handler(self._note)
+
+    def _note(self, notice: psycopg.errors.Diagnostic) -> None:
+        self.notices.append(notice.message_primary)
 
     def forget(self) -> None:
         """Remove the role's aliases, runs and models."""
@@ -106,6 +119,12 @@ class Session:
     def close(self) -> None:
         self.conn.close()
         self.forget()
+
+    def leave(self) -> psycopg.Connection:
+        """Close, but for the connection, which is for another session to go on with."""
+        self.conn.remove_notice_handler(self._note)
+        self.forget()
+        return self.conn
 
     def rows(self, statement: str, *values: Any) -> list[tuple]:
         return self.conn.execute(statement, values or None).fetchall()

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import psycopg
 import pytest
 
 from tests import outcome
 from tests.faults import armed, kill_backend
-from tests.psql import Psql
 
+WARM = True
 SIZES = [40, 27]
-SPACE = {"units": {"low": 2, "high": 12}, "learning_rate": {"low": 1e-5, "high": 0.3, "log": True}}
+SPACE = {"units": {"low": 2, "high": 12, "step": 5}, "learning_rate": {"low": 1e-5, "high": 0.3, "log": True}}
 MODEL = {
     "layers": [{"Dense": {"units": "$units", "activation": "relu"}}, {"Dense": {"units": "$classes", "activation": "softmax"}}]
 }
 TPE = {"method": "tpe", "trials": 9, "in_flight": 3, "space": SPACE, "pruner": {"median": {"warmup_epochs": 1}}}
-OPTIONS = {"epochs": 3, "batch_size": 8, "seed": 5, "order": "fixed", "validation": 0.25, "search": TPE}
+OPTIONS = {"epochs": 3, "batch_size": 8, "seed": 7, "order": "fixed", "validation": 0.25, "search": TPE}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def lab(session):
     def fit(**options) -> str:
         return session.fit(table, model, "kind", ["x"], **{**OPTIONS, **options})
 
-    fit.table, fit.model = table, model
+    fit.call = lambda: session.call(table, model, "kind", ["x"], **OPTIONS)
     return fit
 
 
@@ -66,15 +67,12 @@ def test_a_pruned_trial_says_why_and_keeps_its_best_epoch(session, reference):
 
 @pytest.mark.parametrize("occurrence", [2, 11])
 def test_a_search_whose_driver_was_killed_asks_and_prunes_as_if_it_had_not_been(session, lab, reference, occurrence):
-    run, psql = session.name(), Psql(session.cluster)
-    coordinator = session.cluster.coordinator
-    with armed(coordinator, run, "epoch-end", occurrence) as reached:
-        psql.send(
-            "select trial from cerebro.fit(%s, %s::regclass, %s, 'kind', '{x}', %s)",
-            run, lab.table.name, lab.model, json.dumps(OPTIONS),
-        )  # fmt: skip
+    coordinator, (statement, values) = session.cluster.coordinator, lab.call()
+    run = values[0]
+    with armed(coordinator, run, "epoch-end", occurrence) as reached, ThreadPoolExecutor(1) as pool:
+        lost = pool.submit(session.conn.execute, statement, values)
         kill_backend(coordinator, reached())
-    psql.close()
+        assert isinstance(lost.exception(), psycopg.OperationalError)
     session.connect()
     session.conn.execute("select cerebro.resume(%s)", [run])
     assert outcome.everything(session.cluster, run) == reference[1]

@@ -17,6 +17,7 @@ from tests.cluster import kill, poll_until
 from tests.psql import Psql
 from tests.session import Refusal, traces
 
+WARM = True
 SIZES = [40, 27]
 MODEL = {"layers": [{"Dense": {"units": 6, "activation": "relu"}}, {"Dense": {"units": "$classes", "activation": "softmax"}}]}
 FIXED = {"epochs": 3, "batch_size": 8, "seed": 3, "order": "fixed", "validation": 0.25, "search": {"space": {"learning_rate": [0.01, 0.1]}}}

@@ -7,6 +7,7 @@ import pytest
 
 from tests import outcome
 
+WARM = True
 MODEL = {
     "layers": [
         {"Dense": {"units": 8, "activation": "relu"}},

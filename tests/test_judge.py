@@ -15,6 +15,7 @@ import pytest
 from cerebro_udf.segment import seeds
 from tests.session import LINE, POINTS, Refusal, points, traces
 
+WARM = True
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "judging.md"
 ROWS = 90
 LAYERS = {"layers": [{"Dense": {"units": "$units"}}, {"Dense": {"units": 2, "activation": "softmax"}}]}

@@ -21,6 +21,8 @@ from tests import requirements as requires
 from tests.cluster import poll_until
 from tests.session import LINE, LOGIT, POINTS, Session, points
 
+WARM = True
+ONE = {"segments": 1, "order": "fixed"}  # as many threads whatever else goes on: no worker has to begin anew
 pytestmark = requires.segments(3)
 
 HIDDEN = {"Dense": {"units": 4, "activation": "tanh"}}
@@ -80,7 +82,7 @@ class Exported:
             rows = made(columns, rule)
             label = {"mixed": "text", "image": "boolean", "number": "real"}[case]
             table = session.local({**columns, "label": label}, [list(row.values()) for row in rows])
-            run = session.fit(table, session.model(definition), "label", list(columns), segments=1, **options)
+            run = session.fit(table, session.model(definition), "label", list(columns), **ONE, **options)
             # Values that the run has not seen are encoded like any other unknown one.
             rows += [{**rows[0], "t": "new"}] if "t" in columns else []
             answers = session.rows(
@@ -147,7 +149,7 @@ def line(session):
     table = session.local(POINTS, points())
     model = session.model(LOGIT)
     search = {"space": {"learning_rate": [0.01, 1.0]}}
-    return [session.fit(table, model, "label", segments=1, seed=seed, search=search) for seed in (1, 2)]
+    return [session.fit(table, model, "label", **ONE, seed=seed, search=search) for seed in (1, 2)]
 
 
 @pytest.fixture
@@ -234,14 +236,14 @@ def test_a_concurrent_promotion_comes_after_the_one_that_it_waited_for(session, 
 def test_a_promoted_run_and_the_one_before_it_cannot_be_dropped_or_replaced(session, line, alias):
     first, second = line
     table, model = session.local(POINTS, points()), session.model(LOGIT)
-    third = session.fit(table, model, "label", segments=1)
+    third = session.fit(table, model, "label", **ONE)
     for run in (first, second, third):
         session.rows("select cerebro.promote(%s, %s)", run, alias)
     for run in (second, third):
         error = session.error("select cerebro.drop_run(%s)", run)
         assert (error.sqlstate, error.message) == ("2BP01", 'run "%s" stands behind alias "%s"' % (run, alias))
         assert "drop_alias('%s')" % alias in error.hint
-        assert session.refused(table, model, "label", run=run, segments=1, if_exists="replace").sqlstate == "2BP01"
+        assert session.refused(table, model, "label", run=run, **ONE, if_exists="replace").sqlstate == "2BP01"
     session.rows("select cerebro.drop_alias(%s)", alias)
     session.rows("select cerebro.drop_run(%s)", third)
 
@@ -249,7 +251,7 @@ def test_a_promoted_run_and_the_one_before_it_cannot_be_dropped_or_replaced(sess
 def test_a_name_is_a_run_or_an_alias_never_both(session, line, alias):
     assert session.error("select cerebro.promote(%s, %s)", *line).sqlstate == "42710"
     session.rows("select cerebro.promote(%s, %s)", line[0], alias)
-    refused = session.refused(session.local(POINTS, points()), session.model(LOGIT), "label", run=alias, segments=1)
+    refused = session.refused(session.local(POINTS, points()), session.model(LOGIT), "label", run=alias, **ONE)
     assert (refused.sqlstate, refused.message) == ("42710", 'an alias "%s" exists' % alias)
 
 
@@ -295,14 +297,14 @@ def nightly(session):
     """A run of a search over widths, its model and its table."""
     table, model = mixed(session, 40), session.model(WIDE)
     space = {"units": [3, 5], "rate": [0.5]}
-    return session.fit(table, model, "label", ["a", "t"], segments=1, search={"space": space}), model, table
+    return session.fit(table, model, "label", ["a", "t"], **ONE, search={"space": space}), model, table
 
 
 def test_a_run_begins_with_the_weights_and_the_encoding_of_an_earlier_one(session, nightly, alias):
     run, model, table = nightly
     session.rows("select cerebro.promote(%s, %s, 1)", run, alias)
     new = mixed(session, 30, texts="xyz", seed=9)  # another mean, and a text that the earlier run has not seen
-    again = session.fit(new, model, "label", ["*"], segments=1, init_from=alias, **STILL)
+    again = session.fit(new, model, "label", ["*"], **ONE, init_from=alias, **STILL)
     assert session.rows("select options -> 'init_from' from cerebro.run where run = %s", again) == [({"run": run, "trial": 1},)]
     ours, theirs = (outcome.states(session.cluster, name) for name in (again, run))
     ours, theirs = outcome.arrays(ours[0, 1]), outcome.arrays(theirs[1, 1])
@@ -317,8 +319,8 @@ def test_a_run_begins_with_the_weights_and_the_encoding_of_an_earlier_one(sessio
 
 def test_a_run_depends_on_no_other_once_it_has_begun(session, nightly):
     run, model, table = nightly
-    first = session.fit(table, model, "label", ["a", "t"], segments=1, init_from={"run": run, "trial": 0})
-    late = {"segments": 1, "init_from": first, "order": "fixed", "epochs": 2}
+    first = session.fit(table, model, "label", ["a", "t"], **ONE, init_from={"run": run, "trial": 0})
+    late = {**ONE, "init_from": first, "epochs": 2}
     whole = session.fit(table, model, "label", ["a", "t"], **late)
     begun = session.fit(table, model, "label", ["a", "t"], time_limit=1e-6, **late)
     assert session.rows("select count(*) from cerebro.visit where run = %s", begun) == [(0,)]
@@ -331,7 +333,7 @@ def test_a_run_depends_on_no_other_once_it_has_begun(session, nightly):
 def test_a_search_may_vary_what_does_not_shape_the_weights(session, nightly):
     run, model, table = nightly
     space = {"rate": [0.1, 0.2], "learning_rate": [0.001]}
-    again = session.fit(table, model, "label", ["a", "t"], segments=1, init_from=run, search={"space": space})
+    again = session.fit(table, model, "label", ["a", "t"], **ONE, init_from=run, search={"space": space})
     assert session.rows("select count(*) from cerebro.trial where run = %s and state = 'done'", again) == [(2,)]
 
 
@@ -358,7 +360,7 @@ def test_what_does_not_fit_an_earlier_run_is_refused_before_it_begins(session, n
         model = session.model(change.pop("model"))
     if "labels" in change:
         table = session.local(MIXED, [(1.0, "x", "no"), (2.0, "y", change.pop("labels"))])
-    call = {"label": "label", "features": ["a", "t"], "init_from": run, "segments": 1, **change}
+    call = {"label": "label", "features": ["a", "t"], "init_from": run, **ONE, **change}
     refused = session.refused(table, model, call.pop("label"), call.pop("features"), **call)
     assert refused.sqlstate == sqlstate and words in refused.message and refused.hint
 
@@ -406,11 +408,11 @@ def test_an_imported_model_is_trained_on_from_its_weights_its_frozen_layers_left
     name, model = imported
     assert session.rows("select weights_bytes > 100 from cerebro.model where model = %s", name) == [(True,)]
     table = session.local(POINTS, points())
-    kept = weights(session, session.fit(table, name, "label", segments=1, optimizer="sgd", learning_rate=KEPT))
+    kept = weights(session, session.fit(table, name, "label", **ONE, optimizer="sgd", learning_rate=KEPT))
     moving = {3, 4}  # mean and variance of the batch normalization follow the rows
     for number, (ours, theirs) in enumerate(zip([w for w in kept if w.dtype == np.float32], plain(model))):
         assert np.array_equal(ours, theirs) == (number - 1 not in moving), number
-    trained = weights(session, session.fit(table, name, "label", segments=1, learning_rate=0.1))
+    trained = weights(session, session.fit(table, name, "label", **ONE, learning_rate=0.1))
     assert np.array_equal(trained[0], plain(model)[0]) and not np.array_equal(trained[-1], plain(model)[-1])
 
 
@@ -421,7 +423,7 @@ def test_a_new_head_goes_onto_a_part_of_an_imported_model(session, imported):
     session.rows("select cerebro.create_model(%s, %s)", head + "_2", json.dumps({"layers": [{"Model": head}]}))
     table = session.local(POINTS, points())
     for built in (head, head + "_2"):
-        run = session.fit(table, built, "label", segments=1, learning_rate=0.1, search={"space": {"units": [3]}})
+        run = session.fit(table, built, "label", **ONE, learning_rate=0.1, search={"space": {"units": [3]}})
         found = weights(session, run)
         for ours, theirs in zip(found, plain(model)[:6]):
             np.testing.assert_array_equal(ours, theirs)
@@ -438,13 +440,13 @@ def test_an_exported_model_comes_back_as_its_user_defined_it(session, exported):
     session.rows("select cerebro.import_model(%s, %s)", name, exported.paths["image"].read_bytes())
     rows = made(columns, CASES["image"][2])
     table = session.local({**columns, "label": "boolean"}, [list(row.values()) for row in rows])
-    again = session.fit(table, name, "label", list(columns), segments=1, learning_rate=KEPT, optimizer="sgd")
+    again = session.fit(table, name, "label", list(columns), **ONE, learning_rate=KEPT, optimizer="sgd")
     for ours, theirs in zip(weights(session, again), weights(session, run)):
         np.testing.assert_array_equal(ours, theirs)
 
 
 def test_a_model_whose_input_does_not_fit_the_features_fails_its_trials(session, imported):
-    run = session.fit(session.local(POINTS, points()), imported[0], "label", ["a"], segments=1)
+    run = session.fit(session.local(POINTS, points()), imported[0], "label", ["a"], **ONE)
     ((error,),) = session.rows("select error from cerebro.trial where run = %s", run)
     assert "expects rows of shape [2], the features have shape [1]" in error
 

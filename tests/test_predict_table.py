@@ -15,6 +15,7 @@ from tests.cluster import ADMIN, ROLE, kill, poll_until
 from tests.faults import armed
 from tests.session import LINE, LOGIT, POINTS, Refusal, points
 
+WARM = True
 pytestmark = requires.segments(3)
 
 SIGMOID = {"layers": [{"Dense": {"units": 1, "activation": "sigmoid"}}]}
@@ -434,7 +435,8 @@ def test_other_roles_need_a_right_to_create_tables_everywhere(session, source, r
     assert not [name for _, name in made(session) if schema in name]
 
 
-def test_rows_are_put_into_the_parts_of_a_table_only_by_who_may_put_them_into_the_table(session, source, run, target, other):
+def test_rows_are_put_into_the_parts_of_a_table_only_by_who_may_put_them_into_the_table(session, run, target, other):
+    source = session.sharded(KEYED, keyed(), sizes=[60])
     predict(session, run, source, target)
     for node in session.cluster.nodes:
         node.execute("grant create on schema %s to %s" % (session.schema, other))

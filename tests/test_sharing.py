@@ -20,7 +20,7 @@ HELLO = "select cerebro_internal.worker_hello()"
 CORES = len(os.sched_getaffinity(0))
 THREADS = "select distinct (details ->> 'threads')::int from cerebro.visit where run = %s"
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:|\t")  # of a server's log: log_line_prefix, or what goes on with the line before
-WIDTHS = [1, 2, 3, 4]  # as many programs; in two epochs enough visits, see coordinator/sharing.py
+KINDS = ["linear", "relu", "tanh", "sigmoid"]  # as many programs; in two epochs enough visits, see coordinator/sharing.py
 DEADLINE_SECONDS = 30.0
 
 
@@ -107,8 +107,8 @@ def test_session_that_keeps_too_much_is_replaced_between_visits(session, cluster
     """A policy's function has the session that reads the shard keep as much as many programs would."""
     columns, rows = {"x": "real", "y": "real"}, {"x": np.arange(40.0), "y": np.arange(40.0) % 7}
     table = session.sharded(columns, rows, sizes=[20, 20])
-    model = session.model({"layers": [{"Dense": {"units": "$units"}}, {"Dense": {"units": 1}}]})
-    options = {"order": "fixed", "epochs": 2, "validation": 0.3, "search": {"space": {"units": WIDTHS}}}
+    model = session.model({"layers": [{"Dense": {"units": 1, "activation": "$kind"}}]})
+    options = {"order": "fixed", "epochs": 2, "validation": 0.3, "search": {"space": {"kind": KINDS}}}
     reference = session.fit(table, model, "y", ["x"], **options)
     node, part = cluster.node(1), '"%s"."%s"' % (table.schema, table.parts[0])
     with node.connect(ADMIN) as admin:

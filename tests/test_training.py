@@ -10,6 +10,7 @@ import pytest
 from tests import outcome
 from tests.session import LINE, LOGIT, POINTS, points
 
+WARM = True
 TYPES = {**POINTS, "w": "real", "negative": "integer", "zero": "integer", "kind": "text"}
 
 
