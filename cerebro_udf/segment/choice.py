@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -62,8 +62,7 @@ class Choices:
         if members < 2 or not rows or 4 * members * rows * program.width > most or fusable.refusal(program.spec):
             return None
         shape = _shape(program.spec)
-        sizes = [n for kind, n, batch in self._speeds if (kind, batch) == (shape, batch_size) and n >= members]
-        size = min(sizes, default=members)
+        size = min((n for n in self._sizes(shape, batch_size) if n >= members and self._may_be(program, n)), default=members)
         key = shape, size, batch_size
         try:
             if key not in self._speeds:
@@ -75,6 +74,13 @@ class Choices:
             self._programs[program.signature, size] = None
             self._speeds.setdefault(key, None)
             return None
+
+    def _sizes(self, shape: str, batch_size: int) -> List[int]:
+        """Return the sizes of groups of this shape that could be measured; what failed for many may do for fewer."""
+        return [n for (kind, n, batch), speed in self._speeds.items() if speed and (kind, batch) == (shape, batch_size)]
+
+    def _may_be(self, program: Program, size: int) -> bool:
+        return self._programs.get((program.signature, size), program) is not None
 
     def _fused(self, program: Program, size: int) -> Optional[FusedProgram]:
         key = program.signature, size

@@ -183,6 +183,21 @@ def test_a_group_is_measured_once_and_programs_of_its_shape_are_not(measured):
     assert len(measured) == 1
 
 
+def test_fewer_are_tried_where_many_cannot_be_trained_as_one(monkeypatch):
+    build = choice.FusedProgram
+
+    def refusing(program, size):
+        if size == MANY:
+            raise errors.TrialFailed("too many")
+        return build(program, size)
+
+    monkeypatch.setattr(choice, "FusedProgram", refusing)
+    program, choices, arrays = Program(spec(DENSE)), choice.Choices(), data(part())
+    blobs = [program.initial_state(seed) for seed in range(MANY)]
+    chosen = [choices.choose(program, blobs[:n], arrays, 2, lambda: None) for n in (MANY, MANY - 1, MANY)]
+    assert [fused and fused.size for fused in chosen] == [None, MANY - 1, None]
+
+
 def test_what_leaves_the_cache_is_neither_traced_nor_measured(measured):
     program = Program(spec([{"Dense": {"units": 512}}, *DENSE]))
     blobs = [program.initial_state(seed, generators=1) for seed in range(4)]
