@@ -10,12 +10,13 @@ import random
 import time
 from typing import Any, Callable, List, Optional, Tuple
 
-from cerebro_udf.coordinator.links import Link, RemoteError, Reply, ask, configure, pump
+from cerebro_udf.coordinator.links import Link, RemoteError, Reply, ask, configure, pump, stop
 from cerebro_udf.engines.base import SELF, Engine
 from cerebro_udf.errors import CerebroError, InUse, NotFound, NotReady, ReadOnly, shown
 from cerebro_udf.wire import MESSAGE_BYTES, finite
 
 LOCK_CLASS = 1128616514  # "CERB": first key of the advisory lock that the driver of a run holds; the second is drawn
+STOP_SECONDS = 0.35  # to cancel what is under way, or to write how a run has ended, before the statement ends
 BACKLOG_BYTES = 4 * MESSAGE_BYTES  # unsent states beyond which no further visit is ordered
 
 SETTINGS = {
@@ -87,6 +88,7 @@ class Ledger:
         self.link.open(pulse)
         self.run: Optional[int] = None
         self.generation = 0
+        self.replaced = False  # whether the run that this one replaces is gone, as far as is known
         self._lock_key: Optional[int] = None
         try:
             configure(self.link, pulse, SETTINGS)
@@ -132,10 +134,10 @@ class Ledger:
         )
         return json.loads(rows[0][0]) if rows else None
 
-    def record(self, run: Optional[int] = None) -> dict:
-        """A run (by default the one that this ledger writes) as it is now."""
-        query = "select pg_catalog.row_to_json(r)::text from cerebro_internal.visible_run r where r.id = $1"
-        return json.loads(self._read(query, self.run if run is None else run)[0][0])
+    def record(self, run: int) -> Optional[dict]:
+        """A run as it is now, None when it does not exist."""
+        rows = self._read("select pg_catalog.row_to_json(r)::text from cerebro_internal.visible_run r where r.id = $1", run)
+        return json.loads(rows[0][0]) if rows else None
 
     def latest(self, name: str) -> dict:
         """The run of that name, or the one that is to replace it."""
@@ -287,11 +289,20 @@ class Ledger:
         self.link.post(command, *values, tag=received)
         self.flush()
 
-    def ready(self, plan: dict, encoders: dict, rank: Tuple[str, str]) -> None:
-        self._read(
+    def ready(self, plan: dict, encoders: dict, rank: Tuple[str, str], replaces: bool) -> None:
+        """Store what the first visit needs; the run that this one replaces goes, if the server does not refuse."""
+
+        def received(reply: Reply) -> None:
+            if reply.error:
+                self.replaced = self.replaced and reply.error.sqlstate is None
+                raise_remote(reply.error)
+
+        self.replaced = replaces
+        self.link.post(
             "select cerebro_internal.run_ready($1, $2, $3, $4, $5, $6)::text",
-            self.run, self.generation, plan, encoders, rank[0], rank[1],
+            self.run, self.generation, plan, encoders, rank[0], rank[1], tag=received,
         )  # fmt: skip
+        self.flush()
 
     def drop(self, run: int) -> bool:
         return self._read("select cerebro_internal.run_drop($1)::text", run)[0][0] == "true"
@@ -376,7 +387,8 @@ class Ledger:
         deadline = time.monotonic() + seconds
         self.link.clear(keep_bytes=MESSAGE_BYTES // 4)
         if self.run is None:
-            for reply in self._drain(deadline):  # the answer to ``_take`` may be on its way
+            # ``_take`` may wait for the run's row, and is not to go on; or its answer is on its way.
+            for reply in stop([self.link], seconds):
                 if not reply.error:
                     reply.tag(reply)
         if self.run is None or not self.link.alive:
@@ -386,10 +398,11 @@ class Ledger:
             self.end(state, str(error), {"sqlstate": told.sqlstate, "detail": told.detail, "hint": told.hint})
         else:
             self.link.post("select cerebro_internal.run_discard($1, $2)", self.run, self.generation)
-        self._drain(deadline)
-
-    def _drain(self, deadline: float) -> List[Reply]:
-        replies: List[Reply] = []
         while self.link.busy and time.monotonic() < deadline:
-            replies += pump([self.link], None, max(0.0, deadline - time.monotonic()))
-        return replies
+            pump([self.link], None, max(0.0, deadline - time.monotonic()))
+
+    def close(self) -> None:
+        """Leave. What this session was asked for beside driving a run does not go on without the caller."""
+        if self.run is None:
+            stop([self.link], STOP_SECONDS)
+        self.link.close()

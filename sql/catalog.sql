@@ -77,6 +77,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON cerebro_internal.visible_promotion TO PU
 CREATE OR REPLACE VIEW cerebro_internal.visible_alias WITH (security_barrier) AS
 SELECT p.owner, p.alias, p.run, p.trial, p.promoted_at
      , pg_catalog.row_number() OVER (PARTITION BY p.owner, p.alias ORDER BY p."position" DESC) AS nth
+     , p.run_name
 FROM cerebro_internal.visible_promotion p
 WHERE p.rolled_back_at IS NULL AND p.run IS NOT NULL;
 COMMENT ON VIEW cerebro_internal.visible_alias IS 'What each alias of the reader stands for (nth = 1), and what rolling back would return to (nth = 2 and so on)';

@@ -97,17 +97,36 @@ AS $$
 DECLARE
     held record;
 BEGIN
-    SELECT a.alias, a.nth INTO held
+    SELECT a.owner, a.alias, a.run_name, a.nth INTO held
     FROM cerebro_internal.visible_alias a WHERE a.run = $1 AND a.nth <= 2 ORDER BY a.nth, a.alias LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION 'run "%" stands behind alias "%"', (SELECT r.name FROM cerebro_internal.visible_run r WHERE r.id = $1), held.alias
+        RAISE EXCEPTION 'run "%" stands behind alias "%"', held.run_name, held.alias
         USING ERRCODE = '2BP01'
-          , DETAIL = CASE held.nth WHEN 1 THEN 'The alias stands for it.' ELSE 'The alias returns to it when it is rolled back.' END
-          , HINT = pg_catalog.format('Promote other runs to it first, or remove the alias: select cerebro.drop_alias(%L);', held.alias);
+          , DETAIL = pg_catalog.format(
+                CASE held.nth WHEN 1 THEN 'The alias of role "%s" stands for it.'
+                ELSE 'The alias of role "%s" returns to it when it is rolled back.' END, held.owner)
+          , HINT = pg_catalog.format(
+                'As role "%s", promote other runs to it first, or remove the alias: select cerebro.drop_alias(%L);', held.owner, held.alias);
     END IF;
 END
 $$;
 COMMENT ON FUNCTION cerebro_internal.refuse_promoted(int) IS 'Raise 2BP01 while an alias stands for the run, or would return to it';
+
+-- A run that goes takes its place in every alias along, as the owner of the tables: here aliases are seen that the caller does not see.
+CREATE OR REPLACE FUNCTION cerebro_internal.promotion_loses_run()
+RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM cerebro_internal.refuse_promoted(OLD.run);
+    RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION cerebro_internal.promotion_loses_run() IS 'Refuse that a run goes which an alias needs, whoever''s it is';
+DROP TRIGGER IF EXISTS loses_run ON cerebro_internal.promotion;
+CREATE TRIGGER loses_run BEFORE UPDATE OF run ON cerebro_internal.promotion
+FOR EACH ROW WHEN (NEW.run IS NULL AND OLD.run IS NOT NULL) EXECUTE PROCEDURE cerebro_internal.promotion_loses_run();
 
 CREATE OR REPLACE FUNCTION cerebro_internal.run_create(
     name text

@@ -19,7 +19,7 @@ import pytest
 from tests import outcome
 from tests import requirements as requires
 from tests.cluster import poll_until
-from tests.session import LINE, LOGIT, POINTS, Session, points
+from tests.session import LINE, LOGIT, POINTS, Refusal, Session, points
 
 WARM = True
 ONE = {"segments": 1, "order": "fixed"}  # as many threads whatever else goes on: no worker has to begin anew
@@ -246,6 +246,33 @@ def test_a_promoted_run_and_the_one_before_it_cannot_be_dropped_or_replaced(sess
         assert session.refused(table, model, "label", run=run, **ONE, if_exists="replace").sqlstate == "2BP01"
     session.rows("select cerebro.drop_alias(%s)", alias)
     session.rows("select cerebro.drop_run(%s)", third)
+
+
+def test_a_run_behind_the_alias_of_another_member_of_its_owner_cannot_be_dropped_or_replaced(session, line, alias, make_role):
+    table, model = session.local(POINTS, points()), session.model(LOGIT)
+    run = session.fit(table, model, "label", segments=1)
+    holder, dropper = make_role(), make_role()
+    with session.cluster.connect(holder) as holding, session.cluster.connect(dropper) as dropping:
+        for role in (holder, dropper):
+            session.cluster.coordinator.execute('grant "%s" to "%s"' % (session.role, role))
+
+        def refusal() -> Refusal:
+            with pytest.raises(psycopg.Error) as caught:
+                dropping.execute("select cerebro.drop_run(%s)", [run])
+            return Refusal.of(caught.value)
+
+        try:
+            for number, promoted in enumerate((run, line[0], line[1])):
+                holding.execute("select cerebro.promote(%s, %s)", [promoted, alias])
+                if number < 2:
+                    error = refusal()
+                    assert (error.sqlstate, error.message) == ("2BP01", 'run "%s" stands behind alias "%s"' % (run, alias))
+                    assert '"%s"' % holder in error.detail and error.hint.startswith('As role "%s"' % holder)
+                    assert session.refused(table, model, "label", run=run, segments=1, if_exists="replace") == error
+            dropping.execute("select cerebro.drop_run(%s)", [run])  # what lies further back is history, whoever's it is
+        finally:
+            holding.execute("select cerebro.drop_alias(%s)", [alias])
+    assert session.rows("select count(*) from cerebro.run where run = %s", run) == [(0,)]
 
 
 def test_a_name_is_a_run_or_an_alias_never_both(session, line, alias):

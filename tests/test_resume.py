@@ -234,8 +234,29 @@ def test_a_resume_that_is_cancelled_while_it_claims_the_run_leaves_all_of_it(lab
     lab.cluster.coordinator.execute(
         "select cerebro_internal.run_discard(id, generation) from cerebro_internal.run where id = %s", [number]
     )
-    assert lab.cluster.coordinator.execute("select state, pid from cerebro.run where run = %s", [run]) == [("cancelled", None)]
+    ((state, pid),) = lab.cluster.coordinator.execute("select state, pid from cerebro.run where run = %s", [run])
+    assert state in ("failed", "cancelled") and pid is None
     assert outcome.everything(lab.cluster, run) == whole
+
+
+@pytest.mark.parametrize("call", ["resume", "drop_run"])
+def test_a_call_that_is_cancelled_while_it_waits_for_the_run_does_not_go_on_without_its_caller(lab, call):
+    run = lab.session.name()
+    assert lab.fit(lab.psql, run).answer().sqlstate == "00000"
+    record = "select state, generation from cerebro_internal.run where name = %s"
+    waits = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and application_name = 'cerebro ledger'"
+    with lab.cluster.connect(ADMIN, autocommit=False) as blocker:
+        blocker.execute("update cerebro_internal.run set state = 'failed' where name = %s", [run])
+        blocker.commit()
+        before = lab.cluster.coordinator.execute(record, [run])
+        blocker.execute("select 1 from cerebro_internal.run where name = %s for update", [run])
+        lab.psql.send("select cerebro." + call + "(%s)", run)
+        poll_until(lambda: lab.cluster.coordinator.execute(waits), 60)
+        lab.cluster.coordinator.execute("select pg_cancel_backend(%s)", [lab.psql.backend])
+        assert lab.psql.answer().sqlstate == "57014"
+        poll_until(lambda: not lab.cluster.coordinator.execute(waits), 5)
+    assert lab.cluster.coordinator.execute(record, [run]) == before
+    assert lab.psql.ask("select trial from cerebro.resume(%s)", run).sqlstate == "00000"
 
 
 def test_former_driver_cannot_write_once_the_run_is_claimed(lab):

@@ -37,6 +37,18 @@ def test_trial_stops_when_it_no_longer_improves_and_its_best_epoch_is_kept(sessi
     assert session.rows("select cerebro.predict_class(%s, array[1, -1])", run)
 
 
+@pytest.mark.parametrize(
+    "option, value",
+    [
+        ("rank_by", "accuracy"), ("early_stopping", {"monitor": "val_accuracy"}), ("reduce_on_plateau", {"monitor": "accuracy"}),
+    ],
+)  # fmt: skip
+def test_metric_that_is_not_derived_from_this_label_is_told_before_the_first_visit(session, table, option, value):
+    error = session.refused(table, session.model(LINE), "a", ["b"], validation=0.3, **{option: value})
+    assert error.sqlstate == "22023" and error.message.startswith('option "%s" names "' % option)
+    assert error.detail == "It reports loss, mae." and "Known are: loss, mae" in error.hint
+
+
 def test_learning_rate_in_the_history_is_what_the_plateau_left_of_it(session, table):
     run = session.fit(
         table, session.model(), "label", epochs=4, learning_rate=0.5, optimizer="sgd",

@@ -56,7 +56,7 @@ def submit(plpy, gd: dict, run: str, source: str, model: str, label: str, featur
             run, call.table.name, model, label, call.table.features, {**options, "init_from": call.options.init_from},
         )  # fmt: skip
     finally:
-        ledger.link.close()
+        ledger.close()
     return run
 
 
@@ -69,7 +69,7 @@ def submit_again(plpy, run: str) -> str:
         ledger.find(run)
         _detach(plpy, pulse, engine, ledger, run, "select cerebro_internal.detached_resume($1)", run)
     finally:
-        ledger.link.close()
+        ledger.close()
     return run
 
 
@@ -133,14 +133,15 @@ def wait(plpy, run: str, seconds: Optional[float]) -> List[runs.Row]:
                     "Wait longer, or look at cerebro.progress.",
                 )
             pulse.pause(POLL_SECONDS if end is None else min(POLL_SECONDS, max(0.0, end - time.monotonic())))
-        if state is None:
+        trials = ledger.trials(number) if state == "done" else []
+        record = ledger.record(number)  # after the trials: it goes with them
+        if record is None:
             raise NotFound('run "%s" does not exist any more' % run, "It was dropped meanwhile.", "Call cerebro.fit or cerebro.submit.")
-        record = ledger.record(number)
         if state == "done":
-            return runs.ranked(ledger.trials(number), record["rank_direction"])
+            return runs.ranked(trials, record["rank_direction"])
         _raise_end(plpy, record, state)
     finally:
-        ledger.link.close()
+        ledger.close()
 
 
 def _raise_end(plpy, record: dict, state: str) -> None:
@@ -191,4 +192,4 @@ def cancel(plpy, run: str) -> bool:
             plpy.notice('run "%s" was done before it could be cancelled' % run)
         return state != "done"
     finally:
-        ledger.link.close()
+        ledger.close()

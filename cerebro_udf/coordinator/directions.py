@@ -19,7 +19,7 @@ _LARGER_IS_BETTER = frozenset(
 _UNDIRECTED = frozenset(["Mean", "Sum"])
 _BY_OUTPUT = {"accuracy": "max", "acc": "max", "crossentropy": "min", "ce": "min"}
 # What Keras reports when the metrics are derived from the task.
-_DERIVED = ("accuracy", "mae")
+_DERIVED = {"classification": "accuracy", "regression": "mae"}
 
 
 def direction(metric: str) -> str:
@@ -52,7 +52,7 @@ def _class_of(name: str, table: dict, aliases: dict) -> Optional[str]:
     return aliases.get(name) or {definitions.snake_case(known): known for known in table}.get(name)
 
 
-def reported(options: Any, key: str, metric: str, given: Optional[str]) -> str:
+def reported(options: Any, key: str, metric: str, given: Optional[str], task: Optional[str]) -> str:
     """Check that a run will report the metric that one of its options names, and return its direction.
 
     Args:
@@ -60,6 +60,7 @@ def reported(options: Any, key: str, metric: str, given: Optional[str]) -> str:
         key: Name of the option.
         metric: As given, with or without ``val_``.
         given: Its direction as given, or None.
+        task: ``classification`` or ``regression``, None while it is not known.
 
     Raises:
         InvalidArgument: the metric is not reported, or its direction is not known.
@@ -73,7 +74,8 @@ def reported(options: Any, key: str, metric: str, given: Optional[str]) -> str:
             'Name "%s", or give a fraction for validation.' % name,
         )
     known = {"loss": None}
-    for checked in options.metrics if options.metrics is not None else _DERIVED:
+    derived = [name for kind, name in _DERIVED.items() if task in (None, kind)]
+    for checked in derived if options.metrics is None else options.metrics:
         known[definitions.metric_name(checked)] = checked
     for checked in options.weighted_metrics or ():  # Keras tells those of one name apart
         own = definitions.metric_name(checked)

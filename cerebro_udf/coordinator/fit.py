@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, List, Optional, Tuple
 
 from cerebro_udf import faults
-from cerebro_udf.catalog import Ledger, refuse_read_only
+from cerebro_udf.catalog import STOP_SECONDS, Ledger, refuse_read_only
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import programs, search, weights
 from cerebro_udf.coordinator.load import Loader, verify
@@ -33,7 +33,6 @@ from cerebro_udf.errors import (
 from cerebro_udf.interrupts import Pulse
 
 TRAINING = ("train", "A run is recorded as it goes, and this server takes no writes.")  # for ``refuse_read_only``
-LEDGER_STOP_SECONDS = 0.35
 UNATTENDED_STOP_SECONDS = 10.0  # where no client waits
 
 Row = Tuple[int, Optional[float], Optional[int], str, str, Optional[str]]
@@ -121,7 +120,7 @@ def fit(plpy, gd: dict, *arguments: Any) -> List[Row]:
         return _drive(plpy, pulse, ledger, segments, call.table, call.options, call.run, create)
     finally:
         ledger.unlock()
-        ledger.link.close()
+        ledger.close()
 
 
 def resume(plpy, gd: dict, run: str) -> List[Row]:
@@ -137,7 +136,7 @@ def resume(plpy, gd: dict, run: str) -> List[Row]:
         return _resume(plpy, gd, pulse, engine, ledger, run)
     finally:
         ledger.unlock()
-        ledger.link.close()
+        ledger.close()
 
 
 def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: str, time_limit: Optional[float] = None) -> List[Row]:
@@ -186,7 +185,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
     deadline = None if options.time_limit is None else time.monotonic() + options.time_limit
     try:
         take()
-        record = ledger.record()
+        record = ledger.record(ledger.run)
         progress = Progress(segments, ledger)
         segments.share_hosts(steady=options.order == "fixed")
         loader = Loader(segments, table, options, run, options.nulls, options.validation, options.memory)
@@ -202,9 +201,9 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         window = search.in_flight(options.search, len(rows)) if record["encoders"] is None else record["plan"]["in_flight"]
         if record["encoders"] is None:
             programs.check_metrics(options.reported, encoders)
+            run_options.check_named(options, encoders["label"]["task"])
             plan = {"shards": [shard.plan() for shard in segments.shards], "stats": [_figures(s) for s in stats], "in_flight": window}
-            stays = stays or record["replaces"] is not None  # the other one goes now
-            ledger.ready(plan, encoders, rank)
+            ledger.ready(plan, encoders, rank, replaces=record["replaces"] is not None)
         scheduler = Scheduler([a for a, _ in rows], [b for _, b in rows], options.epochs, options.order, options.seed)
         study = Study(options.search, options.seed, record["definition"], options, rank[1], window)
         maker = Maker(options, record["definition"], encoders, rank, len(rows))
@@ -222,12 +221,12 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         ledger.end("done", None, {"stopped": "time_limit"} if loop.out_of_time else None)
         ledger.flush()
     except BaseException as error:
-        stays = stays or (loop is not None and loop.visits.began)
+        stays = stays or ledger.replaced or (loop is not None and loop.visits.began)
         sqlstate = getattr(error, "sqlstate", None)
         segments.rest()
         if not isinstance(error, InUse):
             cancelled = sqlstate == "57014" or isinstance(error, ClientGone)
-            patience = LEDGER_STOP_SECONDS if pulse.attended else UNATTENDED_STOP_SECONDS
+            patience = STOP_SECONDS if pulse.attended else UNATTENDED_STOP_SECONDS
             ledger.close_run("cancelled" if cancelled else "failed", error, stays, patience)
         raise
     finally:
@@ -261,4 +260,4 @@ def drop_run(plpy, run: str) -> None:
     try:
         ledger.drop(ledger.find(run)["id"])
     finally:
-        ledger.link.close()
+        ledger.close()

@@ -504,12 +504,13 @@ def configure(link: Link, pulse, settings: Dict[str, str]) -> None:
     )  # fmt: skip
 
 
-def stop(links: Sequence[Link], seconds: float) -> None:
-    """Cancel what the links are doing and drain them; what does not come back in time is closed.
+def stop(links: Sequence[Link], seconds: float) -> List[Reply]:
+    """Cancel what the links are doing and drain them; what does not come back in time is closed. Gives what has come.
 
     A drained link is idle, without transaction or lock, and can be used again: its cancel has arrived, so none can
     hit the next request.
     """
+    replies: List[Reply] = []
     cancels: Dict[Link, _Cancel] = {}
     for link in links:
         link.clear()
@@ -523,9 +524,10 @@ def stop(links: Sequence[Link], seconds: float) -> None:
         if left <= 0 or not (cancels or any(link.busy for link in links)):
             break
         if any(link.busy for link in links):
-            pump(links, None, min(CANCEL_TURN_SECONDS if cancels else TURN_SECONDS, left))
+            replies += pump(links, None, min(CANCEL_TURN_SECONDS if cancels else TURN_SECONDS, left))
         else:
             time.sleep(min(CANCEL_TURN_SECONDS, left))
     for link in links:
         if link.busy or link in cancels:
             link.close()
+    return replies

@@ -112,16 +112,26 @@ def parse(options: Optional[dict], definition: dict) -> Options:
     parsed = Options(**_read(options, _READERS))
     for metrics in (parsed.metrics, parsed.weighted_metrics):
         _refuse_equal_names(metrics or [])
-    if parsed.rank_by is not None:
-        metric, way = parsed.rank_by["metric"], parsed.rank_by["direction"]
-        parsed.rank_by["direction"] = directions.reported(parsed, "rank_by", metric, way)
-    for key in ("early_stopping", "reduce_on_plateau"):
-        given = getattr(parsed, key)
-        if given is not None and given["monitor"] is not None:
-            given["direction"] = directions.reported(parsed, key, given["monitor"], given["direction"])
+    check_named(parsed, None)
     searching.check(parsed.search, definition, parsed)
     _refuse_plateau_of_schedule(parsed)
     return parsed
+
+
+def check_named(options: Options, task: Optional[str]) -> None:
+    """Check that a run reports the metrics that ``rank_by`` and monitors name, and fill in their directions.
+
+    Args:
+        options: The run's.
+        task: See ``directions.reported``; checked again once it is known.
+
+    Raises:
+        InvalidArgument.
+    """
+    for key, named in (("rank_by", "metric"), ("early_stopping", "monitor"), ("reduce_on_plateau", "monitor")):
+        given = getattr(options, key)
+        if given is not None and given[named] is not None:
+            given["direction"] = directions.reported(options, key, given[named], given["direction"], task)
 
 
 def parse_init_from(options: Optional[dict]) -> Optional[Dict[str, Any]]:
