@@ -336,6 +336,37 @@ def test_calls_that_make_no_sense(session, source, run, target):
         assert error.hint
 
 
+def test_rows_are_not_appended_to_a_table_that_tells_no_keys_apart(session, source, run, target):
+    local = session.local(KEYED, keyed(10))
+    session.conn.execute("create table %s (id integer, prediction boolean, probability real)" % target)
+    error = refused(session, run, local, target, if_exists="append")
+    assert (error.sqlstate, error.message) == ("55000", "table %s has no unique index on the key" % target)
+    session.conn.execute(error.hint)
+    assert predict(session, run, local, target, if_exists="append") == 10
+    predict(session, run, source, target + "_2")
+    number, name = next(there for there in made(session) if there[0] and target.split(".")[1] + "_2" in there[1])
+    node = next(node for node in session.cluster.nodes if node.number == number)
+    ((key,),) = node.execute("select conname from pg_constraint where conrelid = %s::regclass and contype = 'p'", [name])
+    node.execute("alter table %s drop constraint %s" % (name, key))
+    error = refused(session, run, source, target + "_2", if_exists="append")
+    assert error.sqlstate == "55000" and error.message.endswith("has no unique index on the key") and 'segment "' in error.message
+
+
+def test_rows_are_not_appended_to_a_table_whose_partitions_are_cut_otherwise(session, source, run, target):
+    columns = "id integer, prediction boolean, probability real, segment text"
+    session.conn.execute("create table %s (%s) partition by list (segment)" % (target, columns))
+    servers = session.rows("select segment from cerebro.segments(%s::text::regclass) order by 1", source.name)
+    both = ", ".join("'%s'" % server for (server,) in servers[:2])
+    session.conn.execute("create table %s_p partition of %s for values in (%s)" % (target, target, both))
+    error = refused(session, run, source, target, if_exists="append")
+    assert error.sqlstate == "0A000" and "would overlap" in error.detail and error.hint
+    session.conn.execute("drop table %s_p; alter table %s add column more integer" % (target, target))
+    error = refused(session, run, source, target, if_exists="append")
+    assert error.sqlstate == "0A000" and '"more"' in error.detail and error.hint
+    session.conn.execute("alter table %s drop column more" % target)
+    assert predict(session, run, source, target, if_exists="append") == 60
+
+
 def test_names_of_the_segment_column_cannot_both_be_carried(session, run, target):
     names = ("segment", "cerebro_segment")
     table = session.sharded({**KEYED, **dict.fromkeys(names, "int")}, {**keyed(6), **dict.fromkeys(names, [1] * 6)})

@@ -22,8 +22,8 @@ from cerebro_udf.coordinator.links import pump, stop
 from cerebro_udf.coordinator.segments import STOP_SECONDS, Segments
 from cerebro_udf.coordinator.source import Source, describe, refuse_other_kinds
 from cerebro_udf.engines import engine_for
-from cerebro_udf.engines.base import SELF, Engine
-from cerebro_udf.errors import CerebroError, InvalidArgument, NotReady, WrongColumnType
+from cerebro_udf.engines.base import SELF, Engine, Part
+from cerebro_udf.errors import CerebroError, InvalidArgument, NotReady, NotSupported, WrongColumnType
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.marks import Mark, copy_grants
 
@@ -120,6 +120,10 @@ def _columns(carried: Dict[str, str], label: dict, probabilities: bool, segment:
     return {**carried, **predicted}
 
 
+class _Undone(Exception):
+    """Ends a subtransaction that was but a trial."""
+
+
 class _Call:
     """One call: its sessions, and the hidden tables that it makes in them."""
 
@@ -160,6 +164,7 @@ class _Call:
         segments.check_policies()
         try:
             self._refuse_elsewhere()
+            self._refuse_unfit()
             schemas = self._survey()
             segments.share_hosts()
             segments.start()
@@ -191,6 +196,72 @@ class _Call:
     def _refuse_elsewhere(self) -> None:
         if SELF in self._numbers and not leads_home(self._plpy, self._pulse, self.segments.links[self._numbers[SELF]]):
             raise NotReady("server cerebro_self leads to another database", None, self._engine.home_command())
+
+    def _refuse_unfit(self) -> None:
+        """Refuse to append to a table that could not take the rows, before anything is written.
+
+        Its parts are asked by planning the very statement that fills them, and its partitioning by making a partition, which is
+        rolled back.
+
+        Raises:
+            NotReady: a part has no unique index on the key.
+            NotSupported: a partition cannot be added.
+        """
+        if self._target.oid is None or self._options["if_exists"] != "append":
+            return
+        pieces = self._pieces(self._target)
+        nothing = "(select %s) nothing" % ", ".join(
+            "null::%s as %s" % (type_, self._plpy.quote_ident(name)) for name, type_ in self._columns.items()
+        )
+        for part in self._layout.parts:
+            piece = pieces.get((part.server, part.bound))
+            if piece is None:
+                self._refuse_partition(part)
+                continue
+            statement = "explain " + self._upsert(piece, nothing)
+            try:
+                if part.server == SELF:
+                    self._plpy.execute(statement)
+                else:
+                    self._at_once([(self._numbers[part.server], [statement])])
+            except (self._plpy.SPIError, CerebroError) as error:
+                if error.sqlstate != "42P10":
+                    raise
+                keys = ", ".join(map(self._plpy.quote_ident, self._key))
+                where = "" if part.server == SELF else ' on segment "%s"' % part.server
+                raise NotReady(
+                    "table %s%s has no unique index on the key" % (piece, where),
+                    "Rows that are there already are found by their key, which is (%s)." % keys,
+                    "CREATE UNIQUE INDEX ON %s (%s);" % (piece, keys),
+                ) from None
+
+    def _refuse_partition(self, part: Part) -> None:
+        """See whether the target takes a further partition of these bounds."""
+        further = [name for name in targets.types_of(self._plpy, self._target.oid) if name not in self._columns]
+        if further:
+            raise NotSupported(
+                "table %s cannot get a further partition" % self._target.qualified,
+                'The predictions have no column "%s".' % further[0],
+                'Drop the column, add it to options.columns, or name another target.',
+            )
+        partition = "%s.%s" % (self._plpy.quote_ident(self._target.schema), self._plpy.quote_ident(self._hidden))
+        try:
+            with self._plpy.subtransaction():
+                self._plpy.execute("create table %s partition of %s %s" % (partition, self._target.qualified, part.bound))
+                raise _Undone
+        except _Undone:
+            return
+        except self._plpy.SPIError as error:
+            if error.sqlstate not in ("42P17", "42P16"):
+                raise
+            raise NotSupported(
+                "table %s cannot get a further partition" % self._target.qualified,
+                "%s: %s." % (part.bound, error),
+                'Name another target, or set options.if_exists to "replace".',
+            ) from None
+
+    def _pieces(self, target: targets.Target) -> Dict[Tuple[str, Optional[str]], str]:
+        return {(piece.server, piece.bound): piece.relation for piece in self._engine.pieces(target.oid)}
 
     def _survey(self) -> Dict[str, str]:
         """Find out in which schema of each server tables may be made, and drop what former calls have left there.
@@ -341,7 +412,7 @@ class _Call:
     def _append(self, target: targets.Target, rows: int) -> None:
         """Put staged rows in place of those of their keys: in the caller's transaction where the target is local, else on all
         segments at once, each in a transaction of its own that is committed when all have come so far."""
-        pieces = {(piece.server, piece.bound): piece.relation for piece in self._engine.pieces(target.oid)}
+        pieces = self._pieces(target)
         moved: Dict[str, List[str]] = {}
         for n, part in enumerate(self._layout.parts):
             piece = pieces.get((part.server, part.bound))

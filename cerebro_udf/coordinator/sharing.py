@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Optional
 
 from cerebro_udf.coordinator.links import Address
+from cerebro_udf.engines.base import SELF
 from cerebro_udf.errors import TooManyConnections
 
 # What the workers of a host may keep beside TensorFlow and shards: programs, above all, which stay for ever. A session
@@ -61,7 +62,8 @@ def refuse_few_connections(address: Address, figures: dict, opened: int, needed:
         raise TooManyConnections(
             'server "%s" has too few connections left for this run' % address.name,
             "It takes %d more sessions there, %d are left: %s." % (needed, max(0, left), why),
-            'Set options.segments to %d, wait until other runs have ended, or %s' % (opened + max(0, left), repair),
+            ("Set options.segments to %d, wait" % (opened + max(0, left)) if address.name == SELF else "Wait")  # else the table says it
+            + " until other runs have ended, or " + repair,
         )
 
 

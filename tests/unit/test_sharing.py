@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from cerebro_udf.coordinator import sharing
@@ -56,3 +58,9 @@ def test_too_few_connections_are_told_by_the_limit_that_is_nearest(change, neede
         sharing.refuse_few_connections(ADDRESS, {**ROOM, **change}, 1, needed)
     assert caught.value.sqlstate == "53300"
     assert detail in caught.value.detail and hint in caught.value.hint
+
+
+def test_only_local_workers_are_said_to_be_fewer_by_an_option():
+    with pytest.raises(TooManyConnections) as caught:
+        sharing.refuse_few_connections(dataclasses.replace(ADDRESS, name="segment_1"), {**ROOM, "used": 97}, 1, 1)
+    assert caught.value.hint == "Wait until other runs have ended, or raise max_connections at 127.0.0.1:5432/db"
