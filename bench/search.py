@@ -24,7 +24,7 @@ import re
 import threading
 import time
 from pathlib import Path
-from typing import Optional, Sequence
+from typing import Optional
 
 from bench import children
 from bench.rounds import Measure, interleave, ratio
@@ -51,10 +51,10 @@ def keras(urls: list[str], name: str, processes: int, style: dict, configuration
     return children.run(PLAIN, jobs)
 
 
-def fastest(urls: list[str], name: str, processes: int, styles: Sequence[dict] = STYLES) -> dict:
+def fastest(urls: list[str], name: str, processes: int) -> dict:
     """The style that is fastest on a few configurations."""
     return min(
-        styles, key=lambda style: keras(urls, name, processes, style, PILOT * processes).warm_seconds
+        STYLES, key=lambda style: keras(urls, name, processes, style, PILOT * processes).warm_seconds
     )
 
 
