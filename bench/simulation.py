@@ -7,8 +7,11 @@ For each family of instances: makespan over the bound, the larger of the busiest
 (validation included); what is above the bound in longest visits; and the CPU time of the coordinator's scheduler for a
 decision, all events included. Instances are drawn from a seed. Trials are taken up within their epoch, each with 10 of the
 1,000 shards left to visit, chosen at random: schedules go wrong at the end, and a whole epoch takes minutes to simulate.
-Runs with validation and of several epochs are whole, and smaller. Those with few trials per segment have no goal: there the
-bound, which knows all times beforehand and leaves no trial waiting for a segment, can't be had.
+Runs with validation and of several epochs are whole, and smaller. Those with one or two trials per segment and shards
+of one size have no goal. There a validation waits for the visits under way on all segments, up to a whole visit in every
+epoch, and a trial whose last segments are taken waits too; the bound counts neither. The best schedules that a local
+search found with all times known beforehand (500 steps, 10 instances each) were still 2.0 longest visits above it on average
+and 3.5 at worst (20 × 40), 2.8 and 3.2 (20 × 20).
 
 Uneven: shards of 50 to 400 rows, trials that differ eightfold in speed. Every visit's time is its rows times its trial's
 speed, times a lognormal noise of 10 %. Nobody tells the scheduler the speeds.
@@ -57,7 +60,7 @@ FAMILIES = LARGE + [
     Family("20 × 80, uneven, validation, 3 epochs", 20, 80, BOTH, 3, True),
     Family("20 × 40, uneven trials, validation, 3 epochs", 20, 40, "trials", 3, True, goal=False),
     Family("20 × 20, even, validation, 3 epochs", 20, 20, EVEN, 3, True, goal=False),
-    Family("20 × 10, uneven, validation, 3 epochs", 20, 10, BOTH, 3, True, goal=False),
+    Family("20 × 10, uneven, validation, 3 epochs", 20, 10, BOTH, 3, True),
 ]
 
 

@@ -10,7 +10,9 @@ Policies:
 * ``fastest``: of the visits that a free segment could make, the one with the longest tail: the most seconds that its unit
   still needs after it. So slow units do not stand back, and a short visit to validate, which a whole unit waits for, goes
   before a long one to train. A unit that could go to several segments goes to the one with the most work left, and as many
-  free segments as possible get work (a maximum matching). Work is rows times measured seconds per row.
+  free segments as possible get work (a maximum matching). While some unit makes its last visit to train of an epoch, it goes
+  where its own visit is shortest instead: the other's validation waits for every segment. Work is rows times measured
+  seconds per row.
 * ``fixed``: the visiting order of a unit depends on the seed alone. In epoch e, unit t visits
   ``p[t % n], p[(t + 1) % n], …`` where p is the shards 0 … n-1 sorted by the SHA-256 digest of the ASCII text
   ``"<seed>/<e>/<shard>"`` (decimal numbers), so that units start on different segments.
@@ -251,16 +253,20 @@ class Scheduler:
     def _matching(self, segments: List[int]) -> List[Tuple[int, int]]:
         """Match segments with units that train, as many as can be; more work goes first on both sides."""
         rows = np.array(segments)
-        rows = rows[np.argsort(-self._work.on_segment[rows], kind="stable")]
-        possible = self._open[rows] & self._able["train"]
-        slots = possible.any(axis=0).nonzero()[0]
+        slots = (self._open[rows] & self._able["train"]).any(axis=0).nonzero()[0]
         slots = slots[np.argsort(-self._work.of_unit[slots], kind="stable")]
-        possible = possible[:, slots]
-        if len(slots) <= len(rows):  # the scarce side chooses
-            pairs = [(row, column) for column, row in match(possible.T)]
-        else:
-            pairs = match(possible)
+        choice = len(slots) <= len(rows)  # the scarce side chooses
+        first = self._work.weight["train"][rows] * (choice and self._validation_is_near())
+        rows = rows[np.lexsort((-self._work.on_segment[rows], first))]
+        possible = self._open[np.ix_(rows, slots)]
+        pairs = [(row, column) for column, row in match(possible.T)] if choice else match(possible)
         return [(int(rows[row]), int(slots[column])) for row, column in pairs]
+
+    def _validation_is_near(self) -> bool:
+        """Whether a unit makes the last visit before its validation."""
+        return bool(self._work.validated.any()) and any(
+            unit.count == 1 and unit.phase == "train" and unit.running for unit in self._units.values()
+        )
 
     def _at_random(self, segments: List[int]) -> List[Tuple[int, int]]:
         self._random.shuffle(segments)

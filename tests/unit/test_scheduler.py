@@ -304,6 +304,15 @@ def test_free_segments_get_as_much_work_as_there_is():
     assert {(order.unit, order.shard) for order in scheduler.orders([0, 1])} == {(0, 1), (1, 0)}
 
 
+@pytest.mark.parametrize("done, held, shard", [([0, 1], 5, 1), ([1], 5, 0), ([0, 1], 0, 0)])
+def test_a_unit_makes_a_short_visit_while_another_is_about_to_validate_and_else_a_long_one(done, held, shard):
+    scheduler = Scheduler([400, 50, 500], [held] * 3, 1, "fastest", 0)
+    scheduler.add(0, 1, done)
+    assert [order.shard for order in scheduler.orders([0, 1, 2])] == [2]
+    scheduler.add(1)
+    assert [(order.unit, order.shard) for order in scheduler.orders([0, 1])] == [(1, shard)]
+
+
 def test_estimates_learn_from_measured_visits():
     scheduler = Scheduler([99, 99, 99], [0, 0, 0], 1, "fastest", 0)
     for unit in (0, 1):
