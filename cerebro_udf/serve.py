@@ -10,8 +10,10 @@ from cerebro_udf import stored
 from cerebro_udf.coordinator import programs
 from cerebro_udf.encoders import spelled
 from cerebro_udf.errors import InvalidArgument, NotReady
+from cerebro_udf.segment import importing
 from cerebro_udf.wire import finite
 
+THREADS = 1  # of TensorFlow in a caller's backend: a row alone does not gain by more, and to wake them takes time
 CACHED_PREDICTORS = 16  # programs stay in memory for ever, so a session keeps the last few that it used
 
 
@@ -64,6 +66,7 @@ def export(plpy, gd: dict, run: str, trial: Optional[int]) -> bytes:
         NotSupported: the archive is larger than a value in PostgreSQL may be.
     """
     chosen, record, chunks = stored.read(plpy, gd, run, trial)
+    importing.start(THREADS)
     from cerebro_udf.segment import export as exports
 
     spec = programs.stored(record)["program"]
@@ -73,7 +76,7 @@ def export(plpy, gd: dict, run: str, trial: Optional[int]) -> bytes:
 
 def _values(row: str) -> Any:
     try:
-        values = json.loads(row, parse_int=_integer)
+        values = DECODER.decode(row)
     except RecursionError:
         raise InvalidArgument(
             "argument row is nested too deeply", None, "Give the features alone, in an object or an array."
@@ -88,6 +91,9 @@ def _values(row: str) -> Any:
 def _integer(digits: str) -> Any:
     """A column that is no feature may hold a numeric of more digits than Python reads as an integer."""
     return int(digits) if len(digits) < 400 else float(digits)
+
+
+DECODER = json.JSONDecoder(parse_int=_integer)  # made once: a call that names parse_int makes one each time
 
 
 def _postgres_array(row: str) -> list:
@@ -108,6 +114,7 @@ def _predictor(plpy, gd: dict, run: str, trial: Optional[int]) -> Any:
     chosen = stored.choose(plpy, gd, run, trial)
     predictor = cache.pop(chosen, None)
     if predictor is None:
+        importing.start(THREADS)
         from cerebro_udf.segment.predict import Predictor
 
         chosen, record, chunks = stored.read(plpy, gd, run, trial)

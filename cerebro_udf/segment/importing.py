@@ -32,3 +32,22 @@ def apart() -> Iterator[None]:
         os.dup2(saved, 2)
         os.close(saved)
         os.close(nowhere)
+
+
+def start(threads: int) -> bool:
+    """Import TensorFlow, and fix how many threads it has; must come before Keras is imported, which starts its runtime.
+
+    Returns:
+        Whether it has so many threads: false where it already runs with another number.
+    """
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1", KERAS_BACKEND="tensorflow")
+    with apart():
+        import tensorflow as tf
+    try:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        tf.config.threading.set_inter_op_parallelism_threads(threads)
+    except RuntimeError:
+        return False
+    tf.get_logger().setLevel("ERROR")
+    return True

@@ -128,10 +128,14 @@ def answering(model: Any, output: str, part: dict) -> Callable[..., np.ndarray]:
     def answer(arrays: Dict[str, Any], pulse: Callable[[], None] = lambda: None) -> np.ndarray:
         x, outputs = network.feed(arrays), []
         for start in range(0, len(next(iter(arrays.values()))), BATCH_ROWS):
-            batch = tf.nest.map_structure(lambda a, start=start: tf.constant(a[start : start + BATCH_ROWS]), x)
+            rows = slice(start, start + BATCH_ROWS)
+            batch = {name: tf.constant(a[rows]) for name, a in x.items()} if isinstance(x, dict) else tf.constant(x[rows])
             outputs.append(function(batch).numpy())
             pulse()
-        whole = np.concatenate(outputs) if outputs else np.zeros((0, model.output_shape[-1]), np.float32)
+        if len(outputs) == 1:
+            (whole,) = outputs
+        else:
+            whole = np.concatenate(outputs) if outputs else np.zeros((0, model.output_shape[-1]), np.float32)
         if part["task"] != "classification":
             return whole[:, 0]
         return (np.concatenate([1 - whole, whole], axis=1) if single else whole)[:, : part["classes"]]
@@ -157,7 +161,10 @@ def _column(feature: dict, values: List[Any]) -> encoding.Column:
     if not values:
         return np.empty((0, *shape))
     try:
-        column = np.array(values, object if _has_text(values) else None).astype(np.float64)
+        column = np.array(values)
+        if column.dtype.kind not in "biuf":  # there is text among them
+            column = np.array(values, object if _has_text(values) else None)
+        column = column.astype(np.float64)
     except (TypeError, ValueError):
         raise _wrong(name, values[0], "It must be %s." % _wanted(shape)) from None
     if column.shape[1:] != shape:

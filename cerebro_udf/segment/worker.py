@@ -23,8 +23,7 @@ import cerebro_udf
 from cerebro_udf import encoders, faults
 from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory, TrialFailed
 from cerebro_udf.interrupts import Pulse
-from cerebro_udf.segment import memory, seeds, shard, sharing, state, visits
-from cerebro_udf.segment.importing import apart
+from cerebro_udf.segment import importing, memory, seeds, shard, sharing, state, visits
 from cerebro_udf.wire import MESSAGE_BYTES, finite, parts
 
 EXPECTED_LEAST_BYTES = 64 * 2**20  # promised to any shard that is being loaded
@@ -145,20 +144,11 @@ def start(plpy, gd: dict, spec: dict) -> Report:
             hint="Open a new session; the number of threads is fixed once TensorFlow runs.",
         )
     if session.threads is None:
-        os.environ["OMP_NUM_THREADS"] = str(threads)
-        # Fixed before network imports Keras, which starts TensorFlow's runtime.
-        os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1", KERAS_BACKEND="tensorflow")
-        with apart():
-            import tensorflow as tf
-        try:
-            tf.config.threading.set_intra_op_parallelism_threads(threads)
-            tf.config.threading.set_inter_op_parallelism_threads(threads)
-        except RuntimeError:
+        if not importing.start(threads):
             raise NotReady(
                 "TensorFlow already runs in this session, for predictions",
                 hint="Open a new session; the number of threads is fixed once TensorFlow runs.",
-            ) from None
-        tf.get_logger().setLevel("ERROR")
+            )
         session.threads = threads
     return {
         "threads": threads,
