@@ -670,7 +670,7 @@ def worker(other):
 
 def initialized(worker, program: dict) -> list:
     """What the worker makes of a program."""
-    spec = json.dumps({"program": program, "seed": 1, "run": "x"})
+    spec = json.dumps({"program": program, "seed": 1, "trial": 0, "run": "x"})
     return worker.execute("select report from cerebro_internal.worker_init(%s)", [spec]).fetchall()
 
 

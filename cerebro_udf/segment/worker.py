@@ -261,7 +261,7 @@ def _program(session: _Session, spec: dict):
 
 def init(plpy, gd: dict, spec: dict) -> Tuple[Report, Optional[bytes]]:
     """Make a trial's first state from ``program``, the run's ``seed``, ``trial`` and what ``put`` received, if ``weights``."""
-    session, seed, trial = _session(gd), spec["seed"], spec["trial"]
+    session, seed, trial = _session(gd), _whole(spec, "seed", 0, 2**63 - 1), _whole(spec, "trial", 0, 2**31 - 1)
     weights, session.incoming = b"".join(session.incoming) if spec.get("weights") else None, []
     try:
         blob = _program(session, spec["program"]).initial_state(
