@@ -6,8 +6,8 @@ of 25,000 rows of which 20 % are held out; and 8 learning rates of a tiny MLP 20
 The comparators read all rows by binary COPY into arrays and call `Model.fit` with `validation_data` for one configuration
 after another: in one process on both cores, or in two processes of one thread that share the configurations out. Each in
 its fastest style: Keras' defaults (without XLA, as on any machine without a GPU) and `steps_per_execution=32` are tried on
-two configurations first. Cold counts imports and start-up on both sides (for Cerebro a new session, whose workers start TensorFlow); warm
-counts neither (for Cerebro the second search of a session, whose programs have been traced).
+two configurations first. Cold counts imports and start-up on both sides (for Cerebro a new session, whose workers start
+TensorFlow); warm counts neither (for Cerebro the second search of a session, whose programs have been traced).
 
 The ideal pair, shown beside: two processes of one thread that have the rows in memory, each with half of the architectures,
 which it builds and traces once and trains in a loop inside TensorFlow. What it takes is a bound for whoever trains one

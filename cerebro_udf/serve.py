@@ -76,7 +76,7 @@ def export(plpy, gd: dict, run: str, trial: Optional[int]) -> bytes:
 
 def _values(row: str) -> Any:
     try:
-        values = DECODER.decode(row)
+        values = _DECODER.decode(row)
     except RecursionError:
         raise InvalidArgument(
             "argument row is nested too deeply", None, "Give the features alone, in an object or an array."
@@ -93,7 +93,7 @@ def _integer(digits: str) -> Any:
     return int(digits) if len(digits) < 400 else float(digits)
 
 
-DECODER = json.JSONDecoder(parse_int=_integer)  # made once: a call that names parse_int makes one each time
+_DECODER = json.JSONDecoder(parse_int=_integer)  # made once: a call that names parse_int makes one each time
 
 
 def _postgres_array(row: str) -> list:

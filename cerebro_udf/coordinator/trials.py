@@ -50,7 +50,6 @@ class Trial:
         else:
             self.stopped = reason
 
-
     def end_epoch(self, epoch: int, metrics: dict, value: Optional[float], direction: str, last: bool) -> Tuple[str, Optional[str]]:
         """Take in what an epoch has come to, and go on to the next.
 

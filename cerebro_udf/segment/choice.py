@@ -58,7 +58,7 @@ class Choices:
             pulse: Called now and then while it is measured; may raise.
         """
         members, rows = len(blobs), min(batch_size, len(arrays["label"]))
-        most = CACHED_BYTES_DRAWING if program.draws else CACHED_BYTES
+        most = CACHED_BYTES_DRAWING if program.generators else CACHED_BYTES
         if members < 2 or not rows or 4 * members * rows * program.width > most or fusable.refusal(program.spec):
             return None
         shape = _shape(program.spec)

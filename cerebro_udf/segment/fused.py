@@ -3,9 +3,9 @@
 Keras' own step of training is written once, for one member, over values in the place of variables
 (``keras.StatelessScope``), and ``tf.vectorized_map`` makes it one over stacks: forward pass, loss, metrics and the
 optimizer's update. Each minibatch is read once, and one operation does what each member had an operation for. Every
-member keeps its own weights, optimizer variables, learning rate and step count, so it may be trained as one with others in one visit, and
-alone in the next. Random generators of members stand at the same place (``seeds.generator_seed``): what they give is drawn
-once for all, and is what each would draw alone.
+member keeps its own weights, optimizer variables, learning rate and step count, so it may be trained as one with others in
+one visit, and alone in the next. Random generators of members stand at the same place (``seeds.generator_seed``): what they
+give is drawn once for all, and is what each would draw alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import numpy as np
 
 from cerebro_udf.errors import TrialFailed
-from cerebro_udf.segment import memory, network, state
+from cerebro_udf.segment import memory, state
 from cerebro_udf.segment.program import Program
 
 import keras  # isort: skip  (program says first how TensorFlow has to start)
@@ -57,7 +57,8 @@ class FusedProgram(Program):
         self._single = program
         self.width = size * program.width
         self._expected = program._expected
-        self.model = _Members(program.model, program._named(*_GROUPS), size)
+        self.generators = program.generators
+        self.model = _Members(program.model, program._named(*_GROUPS), list(program.generators), size)
         self._loops: Dict[Any, Any] = {}
         self._seconds_per_batch: Dict[tuple, float] = {}
 
@@ -84,7 +85,7 @@ class FusedProgram(Program):
                 arrays[name] = np.asarray(rate, arrays[name].dtype)
             members.append(arrays)
         members += members[-1:] * (self.size - len(members))
-        for name in self.model.generators:
+        for name in self.generators:
             if name in expected and any((arrays[name] != members[0][name]).any() for arrays in members):
                 raise TrialFailed("the members' random generators differ")
         for name in expected:
@@ -122,13 +123,11 @@ class _Members:
     Attributes:
         variables: The model's, by the names of a state.
         stacks: By the same names; (size, *shape of the variable).
-        generators: Names of random generators' states.
     """
 
-    def __init__(self, model: keras.Model, variables: Dict[str, Any], size: int):
-        self._model, self.variables, self._size = model, variables, size
+    def __init__(self, model: keras.Model, variables: Dict[str, Any], generators: List[str], size: int):
+        self._model, self.variables, self._generators, self._size = model, variables, generators, size
         trained = {id(variable) for variable in model.trainable_variables}
-        self.generators = ["model/%d" % i for i, _ in network.generators(model)]
         self._trained = [name for name, variable in variables.items() if id(variable) in trained]
         self.stacks = {
             name: tf.Variable(tf.zeros((size, *variable.shape), variable.dtype), trainable=False)
@@ -165,8 +164,7 @@ class _Members:
         """Return (losses (size,), the stacks that a forward pass and the metrics change)."""
         model, (x, y, weight) = self._model, (*data, None)[:3]
         keywords = {"training": training} if model._call_has_training_arg else {}
-
-        shared = {name: values[name][0] for name in self.generators}
+        shared = {name: values[name][0] for name in self._generators}
 
         def member(element: tuple) -> tuple:
             inputs, held = _with_numbers(x, element[0]), {**element[1], **shared}

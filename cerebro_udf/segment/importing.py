@@ -20,6 +20,7 @@ def apart() -> Iterator[None]:
     where its libraries are not linked to each other.
     Standard error goes nowhere meanwhile: TensorFlow's C++ writes there before it reads its log level.
     """
+    os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
     flags = sys.getdlopenflags()
     saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -41,7 +42,6 @@ def start(threads: int) -> bool:
         Whether it has so many threads: false where it already runs with another number.
     """
     os.environ["OMP_NUM_THREADS"] = str(threads)
-    os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1", KERAS_BACKEND="tensorflow")
     with apart():
         import tensorflow as tf
     try:

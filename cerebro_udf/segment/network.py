@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import random
 import re
 from typing import Any, Iterator, List, Optional, Tuple
-
-os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
 
 import numpy as np
 

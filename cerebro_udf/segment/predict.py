@@ -132,10 +132,7 @@ def answering(model: Any, output: str, part: dict) -> Callable[..., np.ndarray]:
             batch = {name: tf.constant(a[rows]) for name, a in x.items()} if isinstance(x, dict) else tf.constant(x[rows])
             outputs.append(function(batch).numpy())
             pulse()
-        if len(outputs) == 1:
-            (whole,) = outputs
-        else:
-            whole = np.concatenate(outputs) if outputs else np.zeros((0, model.output_shape[-1]), np.float32)
+        whole = np.concatenate(outputs) if outputs else np.zeros((0, model.output_shape[-1]), np.float32)
         if part["task"] != "classification":
             return whole[:, 0]
         return (np.concatenate([1 - whole, whole], axis=1) if single else whole)[:, : part["classes"]]
@@ -162,8 +159,8 @@ def _column(feature: dict, values: List[Any]) -> encoding.Column:
         return np.empty((0, *shape))
     try:
         column = np.array(values)
-        if column.dtype.kind not in "biuf":  # there is text among them
-            column = np.array(values, object if _has_text(values) else None)
+        if column.dtype.kind not in "biuf" and _has_text(values):
+            column = np.array(values, object)
         column = column.astype(np.float64)
     except (TypeError, ValueError):
         raise _wrong(name, values[0], "It must be %s." % _wanted(shape)) from None

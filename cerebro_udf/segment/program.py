@@ -71,7 +71,8 @@ class Program:
         self.part = encoders.model_part(spec["encoders"])
         self.model, self.output = network.build(spec, seed=0)
         self.width = network.widest(self.model)
-        self.draws = bool(network.generators(self.model))  # whether it needs random numbers
+        # Of each random generator, by its name in a state: whether its layer names a seed.
+        self.generators = {"model/%d" % i: seeded for i, seeded in network.generators(self.model)}
         self._groups = _variables(self.model)
         self._expected = {
             name: (tuple(variable.shape), variable.dtype)
@@ -104,10 +105,10 @@ class Program:
 
         Args:
             seed: 0 <= seed < 2**31, see ``seeds.trial_seed``.
-            generators: The run's seed, from which random generators begin (``seeds.generator_seed``), but for those of layers
-                that name a seed. None: they too begin from ``seed``.
             spec: Of the same signature; its learning rate goes into the state. None: this program's own.
             weights: See ``weights.assign``; the rest of the model, the optimizer and the generators begin anew.
+            generators: The run's seed, from which random generators begin (``seeds.generator_seed``), but for those of layers
+                that name a seed. None: they too begin from ``seed``.
 
         Raises:
             TrialFailed: the weights do not fit the model.
@@ -117,9 +118,8 @@ class Program:
             begun.assign(fresh, network.body_of(fresh, self.spec), weights)
         arrays = {"model/%d" % i: network.snapshot(variable) for i, variable in enumerate(fresh.variables)}
         if generators is not None:
-            for position, (i, seeded) in enumerate(network.generators(fresh)):
+            for position, (name, seeded) in enumerate(self.generators.items()):
                 if not seeded:
-                    name = "model/%d" % i
                     arrays[name] = np.array([seeds.generator_seed(generators, position), 0], arrays[name].dtype)
         arrays.update(self._beginning)
         if self._rate_name is not None:
