@@ -282,3 +282,17 @@ def test_run_whose_time_is_over_is_done_with_what_it_has_and_goes_on_when_resume
     arguments[3] = json.dumps({**json.loads(arguments[3]), "if_exists": "resume", "time_limit": 0.001})
     lab.session.rows("select * from cerebro.fit(%s, %s::text::regclass, %s, 'kind', '{x}', %s)", *arguments)
     assert lab.visits(run) == visits
+
+
+def test_time_that_runs_out_while_first_states_are_made_sends_no_visit(lab):
+    slow = {"Dense": {"units": 2000, "kernel_initializer": "orthogonal"}}  # half a second each
+    model = lab.session.model({"layers": [{"Dense": {"units": 2000}}, slow, slow, slow, {"Dense": {"units": "$classes"}}]})
+    fit = "select trial, metric, state from cerebro.fit(%s, %s::text::regclass, %s, 'kind', '{x}', %s)"
+    lab.session.conn.execute(FIT, lab.arguments(lab.session.name(), epochs=1))  # so that TensorFlow runs
+    run, options = lab.session.name(), {"epochs": 2, "optimizer": "sgd", "time_limit": "0.4 s"}
+    rows = lab.session.rows(fit, run, lab.table.name, model, json.dumps(options))
+    assert rows == [(0, None, "running")] == lab.ask("select trial, metric, state from cerebro.wait(%s)", run)
+    assert lab.shown(run) == ("done", None, {"stopped": "time_limit"}) and not outcome.visits(lab.cluster, run)
+    options.update(if_exists="resume", time_limit="1 h")
+    assert lab.session.rows(fit, run, lab.table.name, model, json.dumps(options))[0][2] == "done"
+    assert lab.shown(run) == ("done", None, None) and lab.visits(run) > 0

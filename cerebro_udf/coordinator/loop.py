@@ -197,9 +197,12 @@ class Loop:
             self._enter(alone)
 
     def _initialized(self, order: Order, unit: Unit) -> None:
-        """Send the visit that has waited for first states."""
+        """Send the visit that has waited for first states, unless the time has run out over them."""
         if not unit.members:
             del self.visits.current[order.shard]
+        elif not self._more():
+            del self.visits.current[order.shard]
+            self._scheduler.requeue(order)
         elif len(unit.members) > 1 and sum(len(chunk) for trial in unit.members for chunk in trial.state) > MESSAGE_BYTES:
             del self.visits.current[order.shard]
             self._dissolve(unit)  # states that large gain nothing from travelling together

@@ -57,7 +57,7 @@ class Visits:
             return
 
         def made(chunks: List[bytes]) -> None:
-            trial.state = chunks
+            trial.state, trial.status = chunks, "running"
             self._ledger.first_state(trial.number, chunks)
             self.initialize(order, unit, then)
 
@@ -79,7 +79,6 @@ class Visits:
         if unit.epoch_started is None:
             unit.epoch_started = time.time()
         for trial in members:
-            trial.status = "running"
             self._ledger.visit_begin(
                 trial.number, order.epoch, order.phase, order.shard, position, self._segments.shards[order.shard].segment
             )
