@@ -275,7 +275,10 @@ def worker(plpy, gd: dict, call: str, *arguments: Any) -> Any:
     """One step of a segment's worker; JSON in and out as text."""
     from cerebro_udf.segment import worker as steps
 
-    parsed = [json.loads(argument) if isinstance(argument, str) else argument for argument in arguments]
+    try:
+        parsed = [json.loads(argument) if isinstance(argument, str) else argument for argument in arguments]
+    except (RecursionError, ValueError):  # deeper, or of longer numbers, than Python reads
+        raise InvalidArgument("the order cannot be read", None, "Call cerebro.fit, which asks workers for what they can do.") from None
     result = getattr(steps, call)(plpy, gd, *parsed)
     if call in ("init", "visit", "judge"):
         report, state = result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy as copying
 import json
 import threading
 
@@ -11,6 +12,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from cerebro_udf import definition, encoders
+from cerebro_udf.marks import Mark
 from cerebro_udf.segment import state
 from cerebro_udf.wire import MESSAGE_BYTES, PROGRESS_PREFIX
 from tests.cluster import ROLE, poll_until
@@ -240,7 +242,7 @@ def test_a_released_worker_holds_no_rows_but_its_programs(worker):
     worker.call("put", 0, b"part")
     worker.call("release")
     for step, values in (
-        ("visit", [Jsonb({"run": RUN}), b""]),
+        ("visit", [worker.spec(program, [{"learning_rate": None, "bytes": 0}]), b""]),
         ("encode", [Jsonb({"run": RUN, "encoders": worker.encoders})]),
         ("put", [1, b"next"]),
     ):
@@ -275,6 +277,153 @@ def test_tensorflow_and_the_servers_jit_live_in_one_session(cluster, first):
             assert conn.execute(statement).fetchone()[0]
         plan = "\n".join(row[0] for row in conn.execute("explain analyze " + compiled))
         assert "JIT" in plan
+
+
+TEXT, WHOLE = [None, 1, [], {}], [None, -1, 1.5, True, "1", [1], 1e30]
+LIST, OBJECT, FLAG = [None, 1, "x", {"a": 1}], [None, 1, "x", []], [None, 1, "true", []]
+NUMBER = ["1", True, [1], {}]
+PART = [("numbers", [1, [0], ["2"]]), ("codes", [*LIST, [1], [{"name": "t"}]]), ("task", [1, "guess"]), ("classes", [0, "3", [1]])]
+PROGRAM = [
+    ("program", OBJECT), ("program definition", [*OBJECT, {}, {"layers": 1}]), ("program optimizer", [None, 1, {}, {"config": 1}]),
+    ("program loss", [1, [], {}]), ("program metrics", [1, "x", [1], [[]]]), ("program weighted_metrics", [1, "x", {}]),
+    ("program precision", [1, [], "single"]), ("program encoders", OBJECT), *[("program encoders " + key, bad) for key, bad in PART],
+]  # fmt: skip
+FEATURE = [("name", TEXT), ("type", TEXT), ("kind", [*TEXT, "other"])]
+COLUMNS = [("features", [*LIST, [], [1]]), *[("features 0 " + key, bad) for key, bad in FEATURE]]
+READS = [
+    ("reads", [*LIST, [1]]), ("reads 0 relation", TEXT), ("reads 0 where", [1, []]), ("reads 0 columns", [*OBJECT, {}, {"a": 1}]),
+]  # fmt: skip
+ENCODERS = [
+    *[(key, bad) for key, bad in COLUMNS], ("features 0 encoder", [*TEXT, "guess"]), ("features 0 shape", [*LIST, [-1]]),
+    ("features 0 mean", [*LIST, ["1"]]), ("label", OBJECT), ("label task", [1, "guess"]), ("label classes", [*LIST, [], [[]]]),
+    ("label weights", [1, ["1"]]), ("input", OBJECT), *[("input " + key, bad) for key, bad in PART],
+]  # fmt: skip
+ENCODERS = [("encoders", OBJECT), *[("encoders " + key, bad) for key, bad in ENCODERS]]
+BATCH, RUNS = ("batch_size", [*WHOLE, 0, 2**31]), ("run", TEXT)
+# Of each step: what is wrong in the place of what.
+NONSENSE = {
+    "claim": [("group", TEXT)],
+    "start": [("threads", [*WHOLE, 0, 10**6])],
+    "load": [
+        RUNS, *COLUMNS, *READS, ("features 0", [{"name": "a", "type": "text", "kind": "array"}]), ("label", [1, [], {}]),
+        ("label task", [1, "guess"]), ("weight", [1, {}]), ("seed", WHOLE), ("validation", [None, *NUMBER]),
+        ("memory_bytes", ["1", -1]), ("group", [1]),
+    ],
+    "encode": [RUNS, *ENCODERS, ("encoders features 0 name", ["c"]), ("encoders features 0 mean", [[1.0, 2.0, 3.0]])],
+    "init": [*PROGRAM, ("seed", WHOLE), ("trial", [*WHOLE, 2**31]), ("weights", [1, "x"])],
+    "visit": [
+        RUNS, ("epoch", WHOLE), ("phase", [*TEXT, "test"]), ("shard", WHOLE), ("seed", WHOLE), BATCH, ("first", FLAG), ("last", FLAG),
+        ("try_fused", FLAG), ("members", [*LIST, [], [1]]), ("members 0 bytes", WHOLE), ("members 0 learning_rate", NUMBER),
+        ("rows", ["1", -1, []]), *PROGRAM,
+    ],
+    "summarize": PROGRAM,
+    "judge": [RUNS, ("step", [*TEXT, "other"]), BATCH, *PROGRAM],
+    "accumulate": [
+        ("shard", WHOLE), ("seed", ["1", -1]), ("repeats", [0, "1"]), ("feature", [1, [], {}]), ("feature number", WHOLE),
+        ("feature columns", [1, [0], [0, 9], ["0", "1"]]), ("feature code", ["0"]),
+    ],
+    "scores": [("most", [*WHOLE, 0])],
+    "count": [("edges", [*LIST, [1], [["1"]]])],
+    "ranks": [("halves", [*LIST, [], [None], [1, 1], [[2**16], None]])],
+    "survey": [("step", [*TEXT, "other"]), ("schemas", [*LIST, [], [1]]), ("coordinator", TEXT)],
+    "make": [
+        ("schema", TEXT), ("carried", [*LIST, [1]]), ("predicted", [*LIST, [1], [["a"]]]), ("mark", [*TEXT, "none"]),
+        ("parts", [*LIST, [1]]), ("parts 0 name", TEXT), ("parts 0 relation", TEXT), ("parts 0 columns", [*OBJECT, {}]),
+        ("parts 0 like", [1]),
+    ],
+    "index": [("tables", [*LIST, [1]]), ("key", [*LIST, [], [1]])],
+    "drop": [("coordinator", TEXT), ("names", LIST)],
+    "model": [*ENCODERS, *PROGRAM],
+    "fill": [
+        RUNS, ("model", TEXT), ("carried", [*LIST, [1]]), *COLUMNS, ("probabilities", FLAG), ("nulls", [*TEXT, "drop"]),
+        ("parts", [*LIST, [1]]), ("parts 0 relation", TEXT), ("parts 0 segment", [1]), *[("parts 0 " + key, bad) for key, bad in READS],
+    ],
+}  # fmt: skip
+
+
+def sensible(worker, step: str) -> dict:
+    """What the step takes."""
+    program = worker.program()
+    member = {"trial": 0, "learning_rate": None, "bytes": 0}
+    reads = [{"relation": worker.relation, "where": None, "columns": {name: name for name in "aby"}}]
+    judging = {"run": RUN, "program": program, "batch_size": 16, "step": step, "shard": 0}
+    mark = Mark("r", "s", "t", ["a"], "none", 1).text()
+    return {
+        "claim": {"group": "g"},
+        "start": {"threads": 1},
+        "load": {"run": RUN, "reads": reads, "features": FEATURES, "label": LABEL, "seed": 7, "validation": 0.25},
+        "encode": {"run": RUN, "encoders": worker.encoders},
+        "init": {"program": program, "seed": 7, "trial": 0},
+        "visit": worker.spec(program, [member]).obj,
+        "summarize": {"program": program},
+        "judge": {**judging, "step": "predict"},
+        "accumulate": {**judging, "feature": {"number": 0, "columns": [0, 1], "code": None}, "repeats": 1, "seed": 7},
+        "scores": {**judging, "most": 8},
+        "count": {**judging, "edges": [[0.0]]},
+        "ranks": {**judging, "halves": [None, None]},
+        "survey": {"step": step, "schemas": ["worker"], "coordinator": "none"},
+        "make": {"step": step, "schema": "worker", "carried": ["a"], "predicted": [["p", "real"]], "mark": mark,
+                 "parts": [{"name": "made", "relation": worker.relation, "columns": {"a": "a"}, "like": None}]},
+        "index": {"step": step, "tables": [], "key": ["a"]},
+        "drop": {"step": step, "coordinator": "none", "names": []},
+        "model": {"step": step, "encoders": worker.encoders, "program": program},
+        "fill": {"step": step, "run": RUN, "model": "", "carried": ["a"], "features": FEATURES, "nulls": "null", "probabilities": False,
+                 "parts": [{"relation": worker.relation, "reads": reads, "segment": None}]},
+    }[step]  # fmt: skip
+
+
+def in_place(spec: dict, path: str, value) -> dict:
+    """The same with another value in that place."""
+    *way, last = [int(key) if key.isdigit() else key for key in path.split()]
+    changed = part = copying.deepcopy(spec)
+    for key in way:
+        part = part[key]
+    part[last] = value
+    return changed
+
+
+@pytest.mark.parametrize("step", NONSENSE)
+def test_an_order_that_makes_no_sense_is_refused_as_such(worker, step):
+    spec = sensible(worker, step)
+    if step == "summarize":
+        door, blobs = step, [[b"x"]]
+    elif spec.get("run") == RUN and "step" in spec and step != "fill":
+        door, blobs = "judge", [[]]
+        worker.call("judge", Jsonb({**spec, "step": "assign"}), [worker.init(spec["program"])[1]])
+        if step in ("scores", "count"):
+            worker.call("judge", Jsonb({**spec, "step": "predict"}), [])
+    elif "step" in spec:
+        door, blobs = "predict_table", [worker.init(spec["program"])[1] if step == "model" else b""]
+    else:
+        door, blobs = step, [b""] if step == "visit" else []
+    orders = [("", value, value) for value in (None, 1, "x", [])]
+    orders += [(path, value, in_place(spec, path, value)) for path, bad in NONSENSE[step] for value in bad]
+    for path, value, order in orders:
+        if door == "encode":
+            worker.load()
+        assert refused(worker, door, Jsonb(order), *blobs) == "22023", (path, value)
+
+
+def test_what_is_no_part_of_a_state_is_refused(worker):
+    program = worker.program()
+    assert {refused(worker, "put", part, data) for part, data in ((None, b""), (-1, b""), (0, None))} == {"22023"}
+    assert {refused(worker, "get", part) for part in (None, -1)} == {"22023"}
+    assert refused(worker, "summarize", Jsonb({"program": program}), [b"x", None]) == "22023"
+    spec = {"run": RUN, "program": program, "batch_size": 16}
+    assert refused(worker, "judge", Jsonb({**spec, "step": "assign"}), [None]) == "22023"
+    assert refused(worker, "judge", Jsonb({**spec, "step": "assign"}), None) == "22023"
+    worker.call("judge", Jsonb({**spec, "step": "assign"}), [worker.init(program)[1]])
+    assert refused(worker, "judge", Jsonb({**spec, "step": "scores", "most": 8}), []) == "55000"  # nothing is predicted
+    accumulators = worker.visit(program, worker.init(program)[1], phase="validate")[1]
+    for blobs in ([], [accumulators]):
+        assert refused(worker, "judge", Jsonb({**spec, "step": "summarize"}), blobs) == "22023"
+
+
+@pytest.mark.parametrize("order", ["[" * 3000 + "]" * 3000, "[%s]" % ("9" * 5000)])
+def test_an_order_that_python_cannot_read_is_refused(worker, order):
+    with pytest.raises(psycopg.Error) as caught:
+        worker.conn.execute("select cerebro_internal.worker_claim(%s)", [order])
+    assert caught.value.sqlstate == "22023"
 
 
 @pytest.mark.parametrize("threads", ["-1", "0", "1000000", "null", "\"1\""])

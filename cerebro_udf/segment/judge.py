@@ -6,12 +6,13 @@ holds all rows of a shard that was loaded to be judged.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
 from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory, TrialFailed
-from cerebro_udf.segment import memory, predict, seeds, state
+from cerebro_udf.segment import memory, predict, seeds, specs, state
 from cerebro_udf.wire import finite
 
 CHUNK_ROWS = 65_536  # of which a copy with one permuted column is made at a time
@@ -47,6 +48,8 @@ def step(session: Any, spec: dict, blobs: List[bytes], program: Any, pulse: Call
         return _assign(session, blobs, program), None
     if spec["step"] not in _STEPS:
         raise InvalidArgument("there is no such step", None, "Call cerebro.evaluate, which asks workers for what they can do.")
+    if spec["step"] in _TAKES:
+        _TAKES[spec["step"]]("", spec)
     if session.judged is None or session.judged.program is not program:
         raise NotReady("this session holds no weights to judge", hint="Send them first.")
     try:
@@ -76,17 +79,29 @@ def _accumulate(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answe
     """
     stacked: List[Dict[str, np.ndarray]] = []
     feature, rows = spec.get("feature"), len(judged.arrays["label"])
-    for repeat in range(spec.get("repeats", 1)):
+    if feature is not None:
+        _refuse_elsewhere(feature, judged.arrays)
+    for repeat in range(spec.get("repeats") or 1):
         judged.program.reset_metrics()
         order = None
         if feature is not None:
-            key = (spec["seed"], "importance", feature["number"], repeat, spec["shard"])
+            key = (spec.get("seed"), "importance", feature["number"], repeat, spec["shard"])
             order = np.argsort(seeds.raw(rows, *key), kind="stable")
         for arrays in _chunks(judged.arrays, spec["batch_size"], feature, order):
             judged.program.validate(arrays, spec["batch_size"], pulse)
         stacked.append(state.unpack(judged.program.accumulators())[0])
     arrays = {name: np.stack([part[name] for part in stacked]) for name in stacked[0]}
     return {}, state.pack(arrays, {"program": judged.program.signature})
+
+
+def _refuse_elsewhere(feature: dict, arrays: Dict[str, np.ndarray]) -> None:
+    """Refuse a feature that lies in none of the columns."""
+    if feature["columns"] is not None:
+        name, stop = "numbers", feature["columns"][1]
+    else:
+        name, stop = "codes", math.inf if feature["code"] is None else feature["code"] + 1
+    if name not in arrays or stop > arrays[name].shape[-1]:
+        raise InvalidArgument("there is no such feature", None, "Call cerebro.importance, which asks workers for what there is.")
 
 
 def _chunks(arrays: Dict[str, np.ndarray], batch_size: int, feature: Optional[dict], order: Optional[np.ndarray]) -> Iterator[dict]:
@@ -109,8 +124,11 @@ def _place(feature: dict, arrays: Dict[str, np.ndarray]) -> tuple:
 
 def _summarize(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answer:
     """Return the metrics of stacked accumulators, which are given in shard order."""
-    arrays, _ = state.unpack(state.add(blobs))
-    count = len(next(iter(arrays.values())))
+    arrays, _ = state.unpack(state.add(blobs)) if blobs else ({}, {})
+    counts = {array.shape[:1] for array in arrays.values()}
+    if len(counts) != 1 or counts == {()}:
+        raise InvalidArgument("these are no stacked accumulators", None, "Give those of every shard.")
+    ((count,),) = counts
     results = [judged.program.results(state.pack({name: array[i] for name, array in arrays.items()})) for i in range(count)]
     return {"metrics": finite(results)}, None
 
@@ -143,8 +161,16 @@ def _predict(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answer:
     return {"rows": rows, "confusion": pairs}, None
 
 
+def _refuse_unpredicted(judged: _Judged, task: str) -> None:
+    if judged.program.part["task"] != task:
+        raise InvalidArgument("the model is of another task", "It is not for %s." % task, "Call cerebro.evaluate.")
+    if judged.outputs is None:
+        raise NotReady("this session has not predicted its rows", hint="Have it predict them first.")
+
+
 def _classes(judged: _Judged, pulse) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
     """Give, for each class, the sorted scores of its rows and of all others."""
+    _refuse_unpredicted(judged, "classification")
     known = ~np.isnan(judged.outputs).any(axis=1)
     outputs, label = judged.outputs[known], judged.arrays["label"][known]
     for number in range(outputs.shape[1]):
@@ -185,6 +211,7 @@ def _ranks(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answer:
     ``spec["halves"]``: for the residuals and for their absolute values each, None to count by the upper half, else the upper
     halves of which to count by the lower one. Counts are ``{number: rows}`` or ``{upper: {lower: rows}}``.
     """
+    _refuse_unpredicted(judged, "regression")
     residuals = (judged.arrays["label"] - judged.outputs)[~np.isnan(judged.outputs)]
     counts = []
     for values, uppers in zip((residuals, np.abs(residuals)), spec["halves"]):
@@ -208,6 +235,17 @@ def _tally(numbers: np.ndarray) -> Dict[str, int]:
     return {str(number): int(count) for number, count in zip(found, counts)}
 
 
+_FEATURE = specs.fields(
+    number=specs.whole(), columns=specs.maybe(specs.many(specs.whole(), 2, 2)), code=specs.maybe(specs.whole())
+)  # fmt: skip
+_TAKES = {
+    "accumulate": specs.fields(
+        shard=specs.whole(), feature=specs.maybe(_FEATURE), repeats=specs.maybe(specs.whole(1)), seed=specs.maybe(specs.whole())
+    ),
+    "scores": specs.fields(most=specs.whole(1)),
+    "count": specs.fields(edges=specs.many(specs.many(specs.number))),
+    "ranks": specs.fields(halves=specs.many(specs.maybe(specs.many(specs.whole(0, 2**16 - 1))), 2, 2)),
+}  # fmt: skip
 _STEPS = {
     "accumulate": _accumulate, "summarize": _summarize, "predict": _predict, "scores": _scores, "count": _count, "ranks": _ranks,
 }  # fmt: skip

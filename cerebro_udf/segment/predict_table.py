@@ -17,7 +17,7 @@ from cerebro_udf import encoders as encoding
 from cerebro_udf import faults
 from cerebro_udf.errors import DuplicateKey, NoPrivilege, NotReady, NullInData, ReadOnly
 from cerebro_udf.marks import Mark, copy_grants
-from cerebro_udf.segment import arrays
+from cerebro_udf.segment import arrays, specs
 from cerebro_udf.segment.shard import FETCH_BYTES, FIRST_FETCH_ROWS, LARGEST_FETCH_ROWS, LARGEST_FLOAT32
 from cerebro_udf.wire import finite
 
@@ -56,13 +56,17 @@ def step(plpy, session: Any, spec: dict, blob: bytes, pulse: Callable[[], None])
     Raises:
         NotReady: TensorFlow is not started, or the model not loaded.
     """
+    _STEP("", spec)
+    _TAKES[spec["step"]]("", spec)
     if spec["step"] in _STEPS:
         return _STEPS[spec["step"]](plpy, spec)
     if session.threads is None:
         raise NotReady("TensorFlow is not started in this session", hint="Start it first.")
     if spec["step"] == "model":
         return {"model": _predictor(session.predictors, spec, blob)}
-    if spec.get("model") not in session.predictors:
+    for part in spec["parts"]:
+        specs.reads([*spec["carried"], *(feature["name"] for feature in spec["features"])])("parts.reads", part.get("reads"))
+    if spec["model"] not in session.predictors:
         raise NotReady("the model is not loaded in this session", hint="Load it first.")
     return fill(plpy, spec, session.predictors[spec["model"]], pulse)
 
@@ -123,12 +127,16 @@ def make(plpy, spec: dict) -> dict:
     """
     quote = plpy.quote_ident
     relations = []
+    mark = Mark.of(spec["mark"])
+    if mark is None:
+        raise specs.wrong("mark", spec["mark"], "what tells tables of predictions from others")
     for part in spec["parts"]:
+        specs.fields(**{name: specs.text for name in spec["carried"]})("parts.columns", part.get("columns"))
         relation = "%s.%s" % (quote(spec["schema"]), quote(part["name"]))
         columns = ["%s as %s" % (quote(part["columns"][name]), quote(name)) for name in spec["carried"]]
         plpy.execute("create table %s as select %s from %s with no data" % (relation, ", ".join(columns), part["relation"]))
         plpy.execute("alter table %s %s" % (relation, ", ".join("add column %s %s" % (quote(n), t) for n, t in spec["predicted"])))
-        plpy.execute("comment on table %s is %s" % (relation, plpy.quote_literal(Mark.of(spec["mark"]).named(part["name"]).text())))
+        plpy.execute("comment on table %s is %s" % (relation, plpy.quote_literal(mark.named(part["name"]).text())))
         if part["like"]:
             copy_grants(plpy, part["like"], relation)
         relations.append(relation)
@@ -175,6 +183,22 @@ def index(plpy, spec: dict) -> dict:
 
 
 _STEPS = {"survey": survey, "make": make, "index": index, "drop": drop}
+_NAMES = specs.many(specs.text)
+_STEP = specs.fields(step=specs.one_of(*_STEPS, "model", "fill"))
+_TAKES = {
+    "survey": specs.fields(schemas=specs.many(specs.text, 1), coordinator=specs.text),
+    "make": specs.fields(
+        schema=specs.text, carried=_NAMES, predicted=specs.many(specs.many(specs.text, 2, 2)), mark=specs.text,
+        parts=specs.many(specs.fields(name=specs.text, relation=specs.text, like=specs.maybe(specs.text))),
+    ),
+    "index": specs.fields(tables=_NAMES, key=specs.many(specs.text, 1)),
+    "drop": specs.fields(coordinator=specs.text, names=_NAMES),
+    "model": specs.fields(encoders=specs.encoded, program=specs.program),
+    "fill": specs.fields(
+        run=specs.text, model=specs.text, carried=_NAMES, features=specs.many(specs.feature, 1), probabilities=specs.flag,
+        nulls=specs.one_of("null", "skip", "error"), parts=specs.many(specs.fields(relation=specs.text, segment=specs.maybe(specs.text))),
+    ),
+}  # fmt: skip
 
 
 class _Selection:

@@ -6,7 +6,6 @@ warm for the next run. TensorFlow is imported by ``start`` and not before.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -23,7 +22,7 @@ import cerebro_udf
 from cerebro_udf import encoders, faults
 from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory, TrialFailed
 from cerebro_udf.interrupts import Pulse
-from cerebro_udf.segment import importing, memory, seeds, shard, sharing, state, visits
+from cerebro_udf.segment import importing, memory, seeds, shard, sharing, specs, state, visits
 from cerebro_udf.wire import MESSAGE_BYTES, finite, parts
 
 EXPECTED_LEAST_BYTES = 64 * 2**20  # promised to any shard that is being loaded
@@ -103,16 +102,21 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _whole(spec: dict, name: str, low: int, high: int) -> int:
-    """Return a whole number of a spec; anyone may call a worker function, with anything."""
-    value = spec.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidArgument(
-            '"%s" is not a whole number from %d to %d' % (name, low, high),
-            "It is %s." % json.dumps(value)[:100],
-            "Call cerebro.fit, which asks workers for what they can do.",
-        )
-    return value
+_CLAIM = specs.fields(group=specs.text)
+_LOAD = specs.fields(
+    run=specs.text, group=specs.maybe(specs.text), features=specs.many(specs.feature, 1), label=specs.label, weight=specs.weight,
+    seed=specs.whole(), validation=specs.number, memory_bytes=specs.maybe(specs.whole()),
+)  # fmt: skip
+_ENCODE = specs.fields(run=specs.text, encoders=specs.encoded)
+_INIT = specs.fields(program=specs.program, seed=specs.whole(), trial=specs.whole(0, 2**31 - 1), weights=specs.maybe(specs.flag))
+_VISIT = specs.fields(
+    run=specs.text, epoch=specs.whole(), phase=specs.one_of("train", "validate"), shard=specs.whole(), seed=specs.whole(),
+    program=specs.program, batch_size=specs.whole(1, 2**31 - 1), first=specs.flag, last=specs.flag, try_fused=specs.flag,
+    members=specs.many(specs.fields(learning_rate=specs.maybe(specs.number), bytes=specs.whole()), 1),
+    rows=specs.maybe(specs.whole()),
+)  # fmt: skip
+_SUMMARIZE = specs.fields(program=specs.program)
+_JUDGE = specs.fields(run=specs.text, step=specs.text, program=specs.program, batch_size=specs.whole(1, 2**31 - 1))
 
 
 def claim(plpy, gd: dict, spec: dict) -> Report:
@@ -124,6 +128,7 @@ def claim(plpy, gd: dict, spec: dict) -> Report:
     Returns:
         ``others``, workers of other runs here, and ``memory_available``, without what those were promised.
     """
+    _CLAIM("", spec)
     session = _session(gd)
     session.group = spec["group"]
     others, promised = session.entry.write(session.group, 0)
@@ -137,7 +142,8 @@ def start(plpy, gd: dict, spec: dict) -> Report:
         InvalidArgument: not so many threads as there are cores; TensorFlow ends the process over some numbers.
         NotReady: this session already runs with another number of threads.
     """
-    session, threads = _session(gd), _whole(spec, "threads", 1, _cores())
+    specs.fields(threads=specs.whole(1, _cores()))("", spec)
+    session, threads = _session(gd), spec["threads"]
     if session.threads not in (None, threads):
         raise NotReady(
             "this session's TensorFlow runs with %d threads, not %d" % (session.threads, threads),
@@ -166,10 +172,13 @@ def load(plpy, gd: dict, spec: dict) -> Report:
     Returns:
         The shard's statistics, for ``encoders.merge``.
     """
+    _LOAD("", spec)
+    columns = [*spec["features"], *(spec[key] for key in ("label", "weight") if spec.get(key))]
+    specs.reads(column["name"] for column in columns)("reads", spec.get("reads"))
     session = _session(gd)
     release(plpy, gd)
     faults.reset(spec["run"])
-    session.group = spec.get("group", "")
+    session.group = spec.get("group") or ""
     limit, available = spec.get("memory_bytes"), memory.available()
     wanted = available if limit is None else min(limit, available)
     # First, so that two that load at once both see it: what the shard is likely to take, not all that it might.
@@ -201,13 +210,19 @@ def _expected_bytes(plpy, reads: List[dict]) -> int:
 
 def encode(plpy, gd: dict, spec: dict) -> Report:
     """Turn the loaded shard into arrays with the merged ``encoders``; the raw columns are dropped."""
+    _ENCODE("", spec)
     session = _session(gd)
     if session.shard is None or session.run != spec["run"]:
         raise _not_loaded(spec["run"])
     read, session.shard = session.shard, None
     pulse = Pulse(plpy).check
     _refuse_wide(encoders.model_part(spec["encoders"]), read.rows)
-    parts = read.encode(encoders.Encoding(spec["encoders"]), pulse)
+    try:
+        parts = read.encode(encoders.Encoding(spec["encoders"]), pulse)
+    except (LookupError, ValueError, TypeError) as error:  # of numpy, where they are those of other columns
+        raise InvalidArgument(
+            "the encoders do not fit the shard that is loaded", "%s: %s." % (type(error).__name__, error), "Give those that were merged."
+        ) from None
     held = sum(array.nbytes for arrays in parts.values() for array in arrays.values())
     if session.threads is not None:
         # TensorFlow copies what it is given: once here instead of at every visit, array by array.
@@ -261,7 +276,8 @@ def _program(session: _Session, spec: dict):
 
 def init(plpy, gd: dict, spec: dict) -> Tuple[Report, Optional[bytes]]:
     """Make a trial's first state from ``program``, the run's ``seed``, ``trial`` and what ``put`` received, if ``weights``."""
-    session, seed, trial = _session(gd), _whole(spec, "seed", 0, 2**63 - 1), _whole(spec, "trial", 0, 2**31 - 1)
+    _INIT("", spec)
+    session, seed, trial = _session(gd), spec["seed"], spec["trial"]
     weights, session.incoming = b"".join(session.incoming) if spec.get("weights") else None, []
     try:
         blob = _program(session, spec["program"]).initial_state(
@@ -293,7 +309,8 @@ def visit(plpy, gd: dict, spec: dict, blob: Optional[bytes]) -> Tuple[Report, Op
         NotReady, InvalidArgument, StateMismatch, plpy.SPIError, ClientGone.
     """
     started = time.perf_counter()
-    session = _session(gd)
+    _VISIT("", spec)
+    session, batch_size = _session(gd), spec["batch_size"]
     if session.arrays is None or session.run != spec["run"]:
         raise _not_loaded(spec["run"])
     if blob is None:
@@ -303,7 +320,6 @@ def visit(plpy, gd: dict, spec: dict, blob: Optional[bytes]) -> Tuple[Report, Op
     seconds, rows, fused = visits.Seconds(), 0, False
     try:
         program = _program(session, spec["program"])
-        batch_size = _whole(spec, "batch_size", 1, 2**31 - 1)
         as_one = _fused(plpy, session, spec, program, blobs)
         seconds.lap("trace_seconds")
         arrays, order = _arrays(session, spec)
@@ -329,8 +345,8 @@ def visit(plpy, gd: dict, spec: dict, blob: Optional[bytes]) -> Tuple[Report, Op
 
 def _members(spec: dict, blob: bytes) -> List[memoryview]:
     """Cut the members' states apart."""
-    sizes = [_whole(member, "bytes", 0, len(blob)) for member in spec["members"]]
-    if not sizes or sum(sizes) != len(blob):
+    sizes = [member["bytes"] for member in spec["members"]]
+    if sum(sizes) != len(blob):
         raise InvalidArgument(
             "the members of a visit do not make up its state",
             "They have %d bytes, the state has %d." % (sum(sizes), len(blob)),
@@ -371,6 +387,9 @@ def _reply(session: _Session, report: Report, blob: bytes) -> Tuple[Report, Opti
 
 def put(plpy, gd: dict, part: int, data: bytes) -> None:
     """Receive one part of a state; part 0 begins anew."""
+    specs.whole()("part", part)
+    if data is None:
+        raise InvalidArgument("a part of a state is null", None, "Give its bytes.")
     session = _session(gd)
     if part == 0:
         session.incoming = []
@@ -389,6 +408,7 @@ def put(plpy, gd: dict, part: int, data: bytes) -> None:
 
 def get(plpy, gd: dict, part: int) -> bytes:
     """Send one part of the last states that were too long for one message; the last part ends it."""
+    specs.whole()("part", part)
     session = _session(gd)
     if not 0 <= part < len(session.outgoing):
         raise NotReady("there is no part %d of a state" % part)
@@ -400,7 +420,9 @@ def get(plpy, gd: dict, part: int) -> bytes:
 
 def summarize(plpy, gd: dict, spec: dict, accumulators: List[bytes]) -> Report:
     """Return ``metrics`` of accumulators that are given in shard order, by Keras' names, ``loss`` first."""
-    if not accumulators or None in accumulators:
+    _SUMMARIZE("", spec)
+    specs.blobs("accumulators", accumulators)
+    if not accumulators:
         raise InvalidArgument("there is nothing to summarize", None, "Give the accumulators of every shard.")
     try:
         metrics = _program(_session(gd), spec["program"]).results(state.add(accumulators))
@@ -411,6 +433,8 @@ def summarize(plpy, gd: dict, spec: dict, accumulators: List[bytes]) -> Report:
 
 def judge(plpy, gd: dict, spec: dict, blobs: List[bytes]) -> Tuple[Report, Optional[bytes]]:
     """Do one step of judging a trained model on this segment's shard, see ``segment.judge.step``."""
+    _JUDGE("", spec)
+    specs.blobs("blobs", blobs)
     session = _session(gd)
     if session.arrays is None or session.run != spec["run"]:
         raise _not_loaded(spec["run"])

@@ -1,0 +1,173 @@
+"""What a worker is asked to do, checked before it is believed: anyone may call a worker function, with anything.
+
+A check takes the place of a value, for the message, and the value; it raises or returns nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Callable, Iterable
+
+from cerebro_udf import encoders
+from cerebro_udf.errors import InvalidArgument
+from cerebro_udf.segment import arrays
+
+Check = Callable[[str, Any], None]
+
+MOST = 2**63 - 1
+
+
+def wrong(place: str, value: Any, form: str) -> InvalidArgument:
+    """The error for a value in that place that is not what it should be."""
+    hint = "Call cerebro.fit, which asks workers for what they can do."
+    return InvalidArgument('"%s" is not %s' % (place, form), "It is %s." % json.dumps(value)[:100], hint)
+
+
+def anything(place: str, value: Any) -> None:
+    """For what is checked where it is understood."""
+
+
+def text(place: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise wrong(place, value, "text")
+
+
+def flag(place: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise wrong(place, value, "true or false")
+
+
+def number(place: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= 1e308:
+        raise wrong(place, value, "a number")
+
+
+def whole(low: int = 0, high: int = MOST) -> Check:
+    def check(place: str, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise wrong(place, value, "a whole number from %d to %d" % (low, high))
+
+    return check
+
+
+def one_of(*words: str) -> Check:
+    def check(place: str, value: Any) -> None:
+        if not isinstance(value, str) or value not in words:
+            raise wrong(place, value, "one of %s" % ", ".join(words))
+
+    return check
+
+
+def maybe(inner: Check) -> Check:
+    """It may be left out."""
+
+    def check(place: str, value: Any) -> None:
+        if value is not None:
+            inner(place, value)
+
+    return check
+
+
+def many(inner: Check, least: int = 0, most: float = math.inf) -> Check:
+    """A list of such."""
+
+    def check(place: str, value: Any) -> None:
+        if not isinstance(value, list) or not least <= len(value) <= most:
+            raise wrong(place, value, "a list" + (" of %d or more" % least if most == math.inf else " of %d to %d" % (least, most)))
+        for item in value:
+            inner(place, item)
+
+    return check
+
+
+def named(inner: Check) -> Check:
+    """An object whose every value is such."""
+
+    def check(place: str, value: Any) -> None:
+        if not isinstance(value, dict):
+            raise wrong(place, value, "an object")
+        for key, item in value.items():
+            inner("%s.%s" % (place, key), item)
+
+    return check
+
+
+def fields(**inner: Check) -> Check:
+    """An object of these; there may be others."""
+
+    def check(place: str, value: Any) -> None:
+        if not isinstance(value, dict):
+            raise wrong(place or "spec", value, "an object")
+        for key, part in inner.items():
+            part("%s.%s" % (place, key) if place else key, value.get(key))
+
+    return check
+
+
+def blobs(place: str, value: Any) -> None:
+    if not isinstance(value, list) or not all(isinstance(item, bytes) for item in value):
+        raise InvalidArgument('"%s" is not an array of bytea' % place, None, "Leave out what is NULL.")
+
+
+# ---- what several functions take
+
+_TASK = one_of("regression", "classification")
+_NUMBERS = many(number)
+_PART = fields(
+    numbers=maybe(many(whole(1), most=16)),
+    codes=many(fields(name=text, size=whole(1), encoder=one_of(*encoders.TEXT_ENCODERS), dim=maybe(whole(1)))),
+    task=maybe(_TASK),
+    classes=maybe(whole(1)),
+)  # fmt: skip
+_FEATURE = fields(name=text, type=text, kind=one_of("number", "array", "text"))
+_ENCODED = fields(encoder=one_of(*encoders.NUMBER_ENCODERS, *encoders.TEXT_ENCODERS))
+_TEXT = fields(vocabulary=many(text))
+_ARRAY = fields(shape=many(whole(), most=16))
+_MOMENTS = fields(mean=_NUMBERS, scale=_NUMBERS)
+_LABEL = fields(name=text, type=text, task=maybe(_TASK))
+_CLASSES = fields(task=_TASK, weights=maybe(_NUMBERS))
+
+label = maybe(_LABEL)
+weight = maybe(fields(name=text, type=text))
+
+
+def part(place: str, value: Any) -> None:
+    """What ``encoders.model_part`` takes."""
+    (fields(input=_PART) if isinstance(value, dict) and "input" in value else _PART)(place, value)
+
+
+program = fields(
+    definition=named(anything), optimizer=anything, metrics=maybe(many(anything)), weighted_metrics=maybe(many(anything)),
+    precision=maybe(text), encoders=part,
+)  # fmt: skip
+
+
+def feature(place: str, value: Any) -> None:
+    _FEATURE(place, value)
+    if value["kind"] == "array" and encoders.base_type(value["type"]) not in arrays.SENT:
+        raise wrong(place + ".type", value["type"], "a type of which there are arrays of features")
+
+
+def _class(place: str, value: Any) -> None:
+    if not isinstance(value, (str, int, float)):
+        raise wrong(place, value, "a class")
+
+
+def encoded(place: str, value: Any) -> None:
+    """What ``encoders.Encoding`` takes."""
+    fields(features=many(feature, 1), label=_LABEL, input=_PART)(place, value)
+    for item in value["features"]:
+        at = "%s.features" % place
+        _ENCODED(at, item)
+        (_TEXT if item["kind"] == "text" else _ARRAY)(at, item)
+        if item["encoder"] == "standardize":
+            _MOMENTS(at, item)
+    _CLASSES("%s.label" % place, value["label"])
+    if value["label"]["task"] == "classification":
+        many(_class, 1)("%s.label.classes" % place, value["label"].get("classes"))
+
+
+def reads(names: Iterable[str]) -> Check:
+    """Scans that give the columns of these names."""
+    return many(fields(relation=text, where=maybe(text), columns=fields(**{name: text for name in names})))
