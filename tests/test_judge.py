@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cerebro_udf.segment import seeds
+from tests.faults import armed, kill_backend
 from tests.session import LINE, POINTS, Refusal, points, traces
 
 WARM = True
@@ -69,6 +71,20 @@ def test_confusion_matrix_counts_what_single_predictions_say(session, table, run
     found = judged(session, "confusion_matrix", run, table)
     assert {(actual, predicted): rows for actual, predicted, rows in found} == expected
     assert [line[:2] for line in found] == sorted(expected)
+
+
+@pytest.mark.parametrize("function, step", [("evaluate", 1), ("evaluate", 2), ("class_report", 3)])
+def test_killed_segment_backend_changes_nothing_of_what_a_model_is_worth(session, table, run, function, step):
+    expected, found = judged(session, function, run, table), []
+    node = session.cluster.node(2)
+    thread = threading.Thread(target=lambda: found.extend(judged(session, function, run, table)))
+    session.notices.clear()
+    with armed(node, "evaluate " + run, "judging", step) as reached:
+        thread.start()
+        kill_backend(node, reached())
+    thread.join()
+    assert found == expected
+    assert [notice.split('" broke')[0] for notice in session.notices] == ['the link to segment "segment_2']
 
 
 def test_class_report_is_that_of_single_predictions(session, table, run):

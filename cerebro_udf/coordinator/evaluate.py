@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from cerebro_udf import encoders as encoding
 from cerebro_udf import stored
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator.load import Loader
-from cerebro_udf.coordinator.segments import Segments, cells
+from cerebro_udf.coordinator.segments import LinkBroken, Segments, cells
 from cerebro_udf.coordinator.source import describe, refuse_other_kinds
 from cerebro_udf.engines import engine_for
 from cerebro_udf.errors import BadData
@@ -19,6 +19,7 @@ from cerebro_udf.interrupts import Pulse
 _JUDGE = "select report::text, state from cerebro_internal.worker_judge($1, $2)"
 
 Line = Tuple[str, Optional[float]]
+Answers = List[Tuple[dict, Optional[bytes]]]
 
 
 def evaluate(plpy, gd: dict, run: str, source: str, options: dict) -> List[Line]:
@@ -40,18 +41,30 @@ def _lines(name: str, value: Any) -> List[Line]:
 class Judge:
     """A trial's best epoch on the segments: the table's rows are loaded there, and its weights.
 
-    Attributes:
+    A step during which a session is lost is repeated once, when another one has taken its place.
+
+    Args:
+        plpy: PL/Python's module; only for notices.
+        segments: Started, their shards encoded.
+        key: Under which they were loaded.
         record: The run's, with the trial's params.
-        encoders: The run's.
+        order: The trial's.
+        chunks: Its state.
+        again: Has a fresh session of a segment read and encode its shard, and does not wait for it.
+
+    Attributes:
+        record, encoders: The run's.
         shards: How many there are.
     """
 
-    def __init__(self, segments: Segments, key: str, record: dict, order: dict):
+    def __init__(self, plpy, segments: Segments, key: str, record: dict, order: dict, chunks: List[bytes], again: Callable[[int], None]):
         self.record, self.encoders, self.shards = record, record["encoders"], len(segments.shards)
-        self._segments = segments
+        self._plpy, self._segments, self._chunks, self._again = plpy, segments, chunks, again
         self._spec = {"run": key, "program": order["program"], "batch_size": order["batch_size"]}
+        self._predicted = False  # whether segments hold the predictions of their rows
+        self._repeated(lambda: self._assign(range(self.shards)))
 
-    def ask(self, step: str, blobs: Any = (), numbers: Optional[List[int]] = None, **spec: Any) -> List[Tuple[dict, Optional[bytes]]]:
+    def ask(self, step: str, blobs: Sequence[bytes] = (), numbers: Optional[List[int]] = None, **spec: Any) -> Answers:
         """Have segments (all by default) do a step of ``segment.judge`` at once; gives (report, blob) of each.
 
         Args:
@@ -64,6 +77,11 @@ class Judge:
             BadData: Keras or TensorFlow refused.
         """
         numbers = list(range(self.shards)) if numbers is None else numbers
+        answers = self._repeated(lambda: self._asked(step, blobs, numbers, spec))
+        self._predicted = self._predicted or step == "predict"
+        return answers
+
+    def _asked(self, step: str, blobs: Sequence[bytes], numbers: Sequence[int], spec: Dict[str, Any]) -> Answers:
         answers: Dict[int, Tuple[dict, Optional[bytes]]] = {}
         for number in numbers:
             given = {name: value(number) if callable(value) else value for name, value in spec.items()}
@@ -71,17 +89,30 @@ class Judge:
                 number, _JUDGE, {**self._spec, "step": step, **given}, list(blobs),
                 then=lambda reply, number=number: answers.update({number: cells(reply)}),
             )  # fmt: skip
-        self._segments.wait(numbers)
+        self._segments.wait(list(numbers))
         for report, _ in answers.values():
             if report["status"] == "failed":
                 raise BadData("cannot evaluate", report["error"], "Name other metrics or another trial, or train the run again.")
         return [answers[number] for number in numbers]
 
-    def send(self, chunks: List[bytes]) -> None:
-        """Give every segment the weights of a state."""
-        for number in range(self.shards):
-            whole = self._segments.hand_over(number, chunks)
-        self.ask("assign", () if whole is None else [whole])
+    def _assign(self, numbers: Sequence[int]) -> None:
+        """Give segments the weights."""
+        for number in numbers:
+            whole = self._segments.hand_over(number, self._chunks)
+        self._asked("assign", () if whole is None else [whole], numbers, {})
+
+    def _repeated(self, step: Callable[[], Any]) -> Any:
+        try:
+            return step()
+        except LinkBroken as error:
+            self._plpy.notice("%s (%s); trying again" % (error.message, error.detail))
+        lost = [number for number, link in enumerate(self._segments.links) if not link.alive]
+        for number in lost:
+            self._again(number)
+        self._assign(lost)
+        if self._predicted:
+            self._asked("predict", (), lost, {})
+        return step()
 
     def metrics(self, **spec: Any) -> List[Dict[str, Any]]:
         """Metrics over all rows: one for each repeat that ``spec`` asks for, see ``segment.judge``; they are in shard order."""
@@ -124,8 +155,6 @@ def judging(plpy, gd: dict, run: str, source: str, options: dict, metrics: Calla
         encoding.refuse_other_shapes(stats, encoders)
         segments.start()
         loader.encode(encoders)
-        judge = Judge(segments, key, record, order)
-        judge.send(chunks)
-        yield judge
+        yield Judge(plpy, segments, key, record, order, chunks, lambda number: loader.again(number, stats[number], encoders))
     finally:
         segments.rest()

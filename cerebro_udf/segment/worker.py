@@ -444,6 +444,7 @@ def judge(plpy, gd: dict, spec: dict, blobs: List[bytes]) -> Tuple[Report, Optio
         return {"status": "failed", "error": str(error)}, None
     from cerebro_udf.segment import judge as judging
 
+    faults.reach(plpy, "judging", spec["run"])
     return judging.step(session, spec, blobs, program, Pulse(plpy).check)
 
 
