@@ -26,7 +26,7 @@ def create(plpy, name: str, definition: dict) -> None:
         plpy.SPIError: one of that name exists (42710).
     """
     expanded, arrays = _expanded(plpy, definition)
-    _store(plpy, name, definitions.check(expanded), state.pack(arrays) if arrays else b"")
+    _store(plpy, name, definitions.check(expanded), state.pack(arrays, pulse=Pulse(plpy).check) if arrays else b"")
 
 
 def take_in(plpy, name: str, config: dict, weights: bytes, about: Optional[dict]) -> None:
@@ -44,15 +44,16 @@ def take_in(plpy, name: str, config: dict, weights: bytes, about: Optional[dict]
     if not isinstance(place, list) or not all(isinstance(step, str) for step in place):
         raise InvalidArgument("argument archive is damaged", "cerebro.json names no model.", "Export it again.")
     definitions.check(definitions.literal(config))
+    pulse = Pulse(plpy).check
     try:
-        arrays = hdf5.read(weights, Pulse(plpy).check)
+        arrays = hdf5.read(weights, pulse)
     except hdf5.Unreadable as error:
         raise InvalidArgument(
             "the weights of the archive cannot be read", "The file is refused since %s." % error, "Save the model again with Keras 3."
         ) from None
     from cerebro_udf.segment import intake
 
-    _store(plpy, name, *intake.take_in(config, arrays, place))
+    _store(plpy, name, *intake.take_in(config, arrays, place, pulse))
 
 
 def _store(plpy, name: str, definition: dict, weights: bytes) -> None:

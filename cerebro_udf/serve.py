@@ -10,6 +10,7 @@ from cerebro_udf import stored
 from cerebro_udf.coordinator import programs
 from cerebro_udf.encoders import spelled
 from cerebro_udf.errors import InvalidArgument, NotReady
+from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment import importing
 from cerebro_udf.wire import finite
 
@@ -71,7 +72,7 @@ def export(plpy, gd: dict, run: str, trial: Optional[int]) -> bytes:
 
     spec = programs.stored(record)["program"]
     about = {"run": record["name"], "trial": chosen.trial, "params": record["params"], "cerebro": cerebro_udf.__version__}
-    return exports.archive(record["encoders"], spec, b"".join(chunks), about)
+    return exports.archive(record["encoders"], spec, b"".join(chunks), about, Pulse(plpy).check)
 
 
 def _values(row: str) -> Any:

@@ -7,7 +7,7 @@ import re
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ VALUE_BYTES = 2**30 - 2**20  # what PostgreSQL holds in one value, with room for
 SCALES = (1e-5, 1e15)  # between these Keras' Normalization takes a deviation for what it is; it begins with 1e-7
 
 
-def archive(encoders: dict, program: dict, blob: bytes, about: Dict[str, Any]) -> bytes:
+def archive(encoders: dict, program: dict, blob: bytes, about: Dict[str, Any], pulse: Callable[[], None]) -> bytes:
     """Write a model that takes raw columns and gives what ``predict`` gives.
 
     Its input is a dict by column: numbers float64 (rows, 1), arrays float64 (rows, *shape), texts (rows, 1). Its
@@ -32,6 +32,7 @@ def archive(encoders: dict, program: dict, blob: bytes, about: Dict[str, Any]) -
         encoders, program, blob: As for ``predict.Predictor``.
         about: Goes into the archive as ``cerebro.json``, with the features, the classes and the place of the model
             as the user defined it.
+        pulse: Called after every variable and feature; may raise. Keras' own building and saving know nothing of it.
 
     Raises:
         NotSupported: the archive is larger than a value in PostgreSQL may be.
@@ -43,10 +44,10 @@ def archive(encoders: dict, program: dict, blob: bytes, about: Dict[str, Any]) -
         model = network.bare(program, seed=0)
     except TrialFailed as error:
         raise InvalidArgument("the model cannot be built", "%s." % error, "Name another trial.") from None
-    serving.assign(model, blob)
+    serving.assign(model, blob, pulse)
     body = [model.name] + ([network.body_of(model, program).name] if encoding.model_part(encoders)["codes"] else [])
     inputs, names = _inputs(encoders)
-    y = keras.ops.cast(model(_encoded(encoders, [inputs[name] for name in names])), "float32")
+    y = keras.ops.cast(model(_encoded(encoders, [inputs[name] for name in names], pulse)), "float32")
     classes = encoders["label"].get("classes")
     if classes:
         y = _probabilities(y, output, len(classes))
@@ -87,7 +88,7 @@ def _inputs(encoders: dict) -> Tuple[Dict[str, Any], List[str]]:
     return inputs, names
 
 
-def _encoded(encoders: dict, inputs: List[Any]) -> Any:
+def _encoded(encoders: dict, inputs: List[Any], pulse: Callable[[], None]) -> Any:
     """Encode raw columns as ``encoders.Encoding`` does, in the structure of ``network.feed``."""
     numbers, codes = [], []
     for feature, x in zip(encoders["features"], inputs):
@@ -95,6 +96,7 @@ def _encoded(encoders: dict, inputs: List[Any]) -> Any:
             codes.append(_looked_up(feature, x))
         else:
             numbers.append(_standardized(feature, x) if feature["encoder"] == "standardize" else x)
+        pulse()
     arrays = {}
     if numbers:  # standardized in double precision, and rounded after it
         arrays["numbers"] = _joined(numbers, dtype="float32")

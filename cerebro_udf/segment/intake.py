@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from pathlib import Path
-from typing import Dict, List, Tuple
+from typing import Callable, Dict, List, Tuple
 
 import numpy as np
 
@@ -17,13 +17,14 @@ import h5py  # isort: skip  (network imports TensorFlow first)
 import keras  # isort: skip
 
 
-def take_in(config: dict, arrays: Dict[str, np.ndarray], place: List[str]) -> Tuple[dict, bytes]:
+def take_in(config: dict, arrays: Dict[str, np.ndarray], place: List[str], pulse: Callable[[], None]) -> Tuple[dict, bytes]:
     """Build a model from a config and give it weights.
 
     Args:
         config: As ``config.json`` has it; checked here.
         arrays: By their path in the weights file.
         place: Names of layers, from the whole model inwards to the one that is wanted; empty for the whole.
+        pulse: Called after every array and layer; may raise. Keras' own building and loading know nothing of it.
 
     Returns:
         (definition of the wanted model in full form, blob for ``weights.assign``).
@@ -33,11 +34,14 @@ def take_in(config: dict, arrays: Dict[str, np.ndarray], place: List[str]) -> Tu
     """
     config = definitions.bind(definitions.literal(config), {})
     try:
-        with network.one_trial_fails(), network.fitting_memory():
-            model = keras.saving.deserialize_keras_object(copy.deepcopy(config), safe_mode=True)  # Keras takes it apart
-            if not model.built:
-                raise TrialFailed("it was saved before it was built, so it has no weights (add an Input layer)")
-            _load(model, arrays)
+        with tempfile.TemporaryDirectory(prefix="cerebro_import_") as folder:
+            path = Path(folder) / "model.weights.h5"
+            _write(path, arrays, pulse)
+            with network.one_trial_fails(), network.fitting_memory():
+                model = keras.saving.deserialize_keras_object(copy.deepcopy(config), safe_mode=True)  # Keras takes it apart
+                if not model.built:
+                    raise TrialFailed("it was saved before it was built, so it has no weights (add an Input layer)")
+                model.load_weights(path)
     except TrialFailed as error:
         raise InvalidArgument(
             "the model of the archive cannot be built", "%s." % error, "Save it again with Keras 3, and see that it opens there."
@@ -51,15 +55,14 @@ def take_in(config: dict, arrays: Dict[str, np.ndarray], place: List[str]) -> Tu
             )
         config, model = inner[0], model.get_layer(name)
     definition = {key: config[key] for key in ("module", "class_name", "config", "registered_name")}
-    return definitions.literal(definition), state.pack(weights.collect(model))
+    return definitions.literal(definition), state.pack(weights.collect(model, pulse), pulse=pulse)
 
 
-def _load(model: keras.Model, arrays: Dict[str, np.ndarray]) -> None:
-    """Have Keras find each array's place, in a file that holds these arrays and nothing else."""
-    with tempfile.TemporaryDirectory(prefix="cerebro_import_") as folder:
-        path = Path(folder) / "model.weights.h5"
-        with h5py.File(path, "w") as file:
-            for name, array in arrays.items():
+def _write(path: Path, arrays: Dict[str, np.ndarray], pulse: Callable[[], None]) -> None:
+    """Write a file in which Keras finds each array's place, and that holds nothing else."""
+    with h5py.File(path, "w") as file:
+        for name, array in arrays.items():
+            with network.one_trial_fails():  # pulse, which may raise a cancel, is outside of it
                 if not name.startswith("optimizer/"):
                     file[name] = array
-        model.load_weights(path)
+            pulse()

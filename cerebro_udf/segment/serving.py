@@ -7,7 +7,7 @@ and says which is whose (``state.serving``).
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any, Callable, Dict
 
 from cerebro_udf.segment import network, state
 
@@ -23,8 +23,8 @@ def averages(model: Any) -> Dict[str, str]:
     return {weights[id(weight)]: kept[id(average)] for weight, average in pairs if average is not None}
 
 
-def assign(model: Any, blob: bytes) -> None:
-    """Give a built model the weights of a state that serve.
+def assign(model: Any, blob: bytes, pulse: Callable[[], None] = lambda: None) -> None:
+    """Give a built model the weights of a state that serve; ``pulse`` is called after every variable.
 
     Raises:
         StateMismatch: the blob is damaged or belongs to another program; nothing was assigned.
@@ -34,3 +34,4 @@ def assign(model: Any, blob: bytes) -> None:
     state.check(arrays, {name: (tuple(variable.shape), variable.dtype) for name, variable in named.items()})
     for name, variable in named.items():
         variable.value.assign(arrays[name])
+        pulse()

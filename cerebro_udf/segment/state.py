@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from typing import Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -39,12 +39,15 @@ _TO_CODE = {
 _FROM_CODE = {code: np.dtype(name) for name, code in _TO_CODE.items()}
 
 
-def pack(arrays: Mapping[str, np.ndarray], metadata: Optional[Mapping[str, str]] = None) -> bytes:
+def pack(
+    arrays: Mapping[str, np.ndarray], metadata: Optional[Mapping[str, str]] = None, pulse: Callable[[], None] = lambda: None
+) -> bytes:
     """Write arrays into a blob.
 
     Args:
         arrays: Any shapes, of numeric or boolean dtype; bfloat16 too. Order is kept.
         metadata: Strings to carry along; the keys ``format``, ``checksum`` and ``bfloat16`` are taken.
+        pulse: Called after every array; may raise.
 
     Returns:
         The blob. Equal arrays and metadata give equal bytes.
@@ -68,6 +71,7 @@ def pack(arrays: Mapping[str, np.ndarray], metadata: Optional[Mapping[str, str]]
         chunks.append(chunk)
         offset += chunk.nbytes
         checksum = zlib.crc32(chunk, checksum)
+        pulse()
     header["__metadata__"] = {
         **(metadata or {}),
         "format": str(FORMAT),

@@ -6,7 +6,7 @@ name, from the user's own model inwards, and the position among that layer's var
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 import numpy as np
 
@@ -39,14 +39,15 @@ def assign(model: Any, body: Any, blob: bytes) -> None:
             variable.assign(array)
 
 
-def collect(model: Any) -> Dict[str, np.ndarray]:
-    """Return the weights of a built model by name, as :func:`assign` takes them."""
-    return {
-        "layers/%s/%d" % (layer.name, i): network.snapshot(variable)
-        for layer in model.layers
-        for i, variable in enumerate(layer.variables)
-        if not is_generator(variable)
-    }
+def collect(model: Any, pulse: Callable[[], None]) -> Dict[str, np.ndarray]:
+    """Return the weights of a built model by name, as :func:`assign` takes them; ``pulse`` is called after every layer."""
+    collected = {}
+    for layer in model.layers:
+        for i, variable in enumerate(layer.variables):
+            if not is_generator(variable):
+                collected["layers/%s/%d" % (layer.name, i)] = network.snapshot(variable)
+        pulse()
+    return collected
 
 
 def is_generator(variable: Any) -> bool:
