@@ -138,6 +138,34 @@ def test_session_that_keeps_too_much_is_replaced_between_visits(session, cluster
     assert session.rows(THREADS, run) == [(max(1, CORES // 2),)]  # of a fixed run, whatever else goes on
 
 
+def test_sessions_that_a_run_has_no_use_for_make_room_where_it_lacks_memory(session, cluster, local):
+    """A policy's function stands for the memory: there is none as long as the worker of another run lives."""
+    session.fit(local, session.model(), "label", segments=1)
+    worker_of = "select pid from pg_stat_activity where usename = %s and application_name = 'cerebro worker'"
+    pids = [pid for (pid,) in cluster.coordinator.execute(worker_of, [session.role])]
+    assert pids
+    table = session.sharded(POINTS, points(), sizes=[60])
+    part = '"%s"."%s"' % (table.schema, table.parts[0])
+    with cluster.node(1).connect(ADMIN) as admin:
+        admin.execute(
+            """create function "%s".roomy() returns boolean language plpython3u as $$
+            import os
+            if any(os.path.exists("/proc/%%d" %% pid) for pid in %s):
+                plpy.error("out of memory", sqlstate="53200")
+            return True
+            $$"""
+            % (table.schema, pids)
+        )
+        admin.execute('create policy roomy on %s using ("%s".roomy())' % (part, table.schema))
+        admin.execute("alter table %s enable row level security, force row level security" % part)
+    error = session.refused(table, session.model(), "label", memory=0.5)
+    assert error.sqlstate == "53200" and set(cluster.coordinator.execute(worker_of, [session.role])) >= {(pid,) for pid in pids}
+    run = session.fit(table, session.model(), "label")
+    assert session.rows("select state from cerebro.run where run = %s", run) == [("done",)]
+    assert not set(cluster.coordinator.execute(worker_of, [session.role])) & {(pid,) for pid in pids}
+    session.fit(local, session.model(), "label", segments=1)
+
+
 def test_nothing_but_the_servers_own_lines_is_in_the_logs(session, cluster, local):
     """Of a trial that overflows and one that fails."""
     before = [len(node.log_since(0)) for node in cluster.nodes]

@@ -337,6 +337,15 @@ class Link:
         except Error:  # the server is gone, which ends the request as well
             return None
 
+    def leave(self) -> Optional[int]:
+        """Close; gives a descriptor of the connection, which ends when the other process is gone, and its memory free.
+
+        None when the link was broken.
+        """
+        end = os.dup(self._conn.socket) if self.alive else None
+        self.close()
+        return end
+
     def close(self) -> None:
         """Drop the session. The other end notices within a slice and ends itself."""
         if self._conn is not None:

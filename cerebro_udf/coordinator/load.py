@@ -11,7 +11,7 @@ from cerebro_udf.coordinator.options import Options
 from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.source import Source
 from cerebro_udf.coordinator.weights import by_class
-from cerebro_udf.errors import DataChanged
+from cerebro_udf.errors import CerebroError, DataChanged, OutOfMemory
 from cerebro_udf.segment import state
 
 _LOAD = "select cerebro_internal.worker_load($1)::text"
@@ -37,9 +37,17 @@ class Loader:
         self._weight, self._class_weight = table.weight_spec(), options.class_weight
         self._settings = {"run": key, "nulls": nulls, "seed": options.seed, "validation": validation}
 
-    def load(self, numbers: Optional[List[int]] = None) -> List[dict]:
-        """Have segments (all by default) read their shards; gives each shard's statistics."""
-        return self._segments.call(_LOAD, self._spec, numbers=numbers)
+    def load(self) -> List[dict]:
+        """Have segments read their shards; gives each shard's statistics.
+
+        Where there is too little memory, and the call has not set a limit itself, sessions that it has no use for make room.
+        """
+        try:
+            return self._segments.call(_LOAD, self._spec)
+        except CerebroError as error:
+            if error.sqlstate != OutOfMemory.sqlstate or self._memory is not None or not self._segments.make_room():
+                raise
+        return self._segments.call(_LOAD, self._spec)
 
     def _spec(self, number: int) -> dict:
         return {

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import select
 import shlex
 import time
 from itertools import accumulate
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import cerebro_udf
 from cerebro_udf.catalog import raise_remote
 from cerebro_udf.coordinator import sharing
-from cerebro_udf.coordinator.links import Address, Link, RemoteError, Reply, configure, pump, stop
+from cerebro_udf.coordinator.links import (
+    TURN_SECONDS,
+    Address,
+    Link,
+    RemoteError,
+    Reply,
+    configure,
+    pump,
+    stop,
+)
 from cerebro_udf.coordinator.options import parse_bytes
 from cerebro_udf.engines.base import Engine, Shard
 from cerebro_udf.errors import CerebroError, NotSupported, SegmentNotReady, SegmentUnreachable
@@ -23,6 +34,7 @@ REOPEN_PAUSE_SECONDS = 0.5
 STOP_SECONDS = 0.35  # to cancel and drain; a link inside an indivisible step is given up then
 RELEASE_SECONDS = 0.1  # to drop a shard, before the call ends; what takes longer goes on, and the next call waits for it
 RELEASE_LONGEST_SECONDS = 10.0  # how long that waits before it opens a session of its own
+GONE_SECONDS = 10.0  # for a session that was closed to end
 IDLE_TIME = "1h"  # after which a warm link ends itself
 DEFAULT_MEMORY_SHARE = 0.5  # of what is available when the run begins, for all workers on a host together
 
@@ -107,6 +119,7 @@ class Segments:
             slot = slots[shard.server] = slots.get(shard.server, -1) + 1
             self._keys.append((addresses[shard.server], slot))
         self.group = "%016x" % random.SystemRandom().getrandbits(64)  # what the workers of this call have in common
+        self._steady = False
         self.links: List[Link] = []
         self.meanwhile: Callable[[], None] = lambda: None  # what goes on while segments are waited for
 
@@ -186,6 +199,7 @@ class Segments:
         Args:
             steady: Threads must not depend on other runs, since results may depend on threads.
         """
+        self._steady = steady
         hosts: Dict[str, List[int]] = {}
         for number, link in enumerate(self.links):
             hosts.setdefault(link.facts["boot_id"], []).append(number)
@@ -202,6 +216,41 @@ class Segments:
                 if warm not in (None, facts["threads"]) or self.grown(number, facts):
                     # TensorFlow's thread count is fixed once it runs, and programs stay for ever: begin with a fresh session.
                     self._replace(number)
+
+    def make_room(self) -> bool:
+        """Close the warm links of this session that the call has no use for, each of which keeps TensorFlow in memory, and share
+        the hosts out again.
+
+        Returns:
+            Whether there were any on these hosts.
+        """
+        hosts = {link.facts["boot_id"] for link in self.links}
+        keys = [key for key, link in self._warm.items() if key not in self._keys and link.facts.get("boot_id") in hosts]
+        ends = {end for end in [self._warm.pop(key).leave() for key in keys] if end is not None}
+        try:
+            self._see_end(ends)
+        finally:
+            for end in ends:
+                os.close(end)
+        if not ends:
+            return False
+        for number, link in enumerate(self.links):
+            if not link.alive:  # given up when another one failed
+                self._replace(number)
+        self.share_hosts(self._steady)
+        return True
+
+    def _see_end(self, ends: Set[int]) -> None:
+        """Wait until the processes at the other end of these connections are gone, for some time."""
+        poller, left = select.poll(), len(ends)
+        for end in ends:
+            poller.register(end, select.POLLRDHUP)
+        deadline = time.monotonic() + GONE_SECONDS
+        while left and time.monotonic() < deadline:
+            self.check()
+            for end, _ in poller.poll(TURN_SECONDS * 1000):
+                poller.unregister(end)
+                left -= 1
 
     def grown(self, number: int, report: dict) -> bool:
         """Whether a fresh session should take the place of this one, by what it reports of itself."""
