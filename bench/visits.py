@@ -104,7 +104,7 @@ def in_sql(segment: psycopg.Connection, table: str, workload: Workload) -> Calla
     def visit() -> float:
         nonlocal state
         started = time.perf_counter()
-        member = {"trial": 0, "learning_rate": 0.001, "bytes": len(state)}
+        member = {"trial": 0, "learning_rate": 0.001, "dropout": [], "bytes": len(state)}
         report, state = ask("visit", {**order, "members": [member]}, state)
         if report["members"][0]["status"] != "ok":
             raise RuntimeError(report["members"][0]["error"])

@@ -12,7 +12,7 @@ MODEL = {
     "layers": [
         {"Dense": {"units": 8, "activation": "relu"}},
         {"BatchNormalization": {}},
-        {"Dropout": {"rate": 0.2}},
+        {"Dropout": {"rate": "$dropout"}},
         {"Dense": {"units": "$classes", "activation": "softmax"}},
     ]
 }
@@ -30,9 +30,8 @@ def lab(session):
     model = session.model(MODEL)
 
     def fit(rates=RATES, **options) -> str:
-        given = {
-            "epochs": 2, "batch_size": 5, "validation": 0.2, "seed": 4, "search": {"space": {"learning_rate": rates}}, **options,
-        }  # fmt: skip
+        space = {"learning_rate": rates, "dropout": [0.2]}
+        given = {"epochs": 2, "batch_size": 5, "validation": 0.2, "seed": 4, "search": {"space": space}, **options}
         return session.fit(table, model, "kind", ["x"], **given)
 
     return fit
@@ -47,8 +46,13 @@ def together(session, run: str) -> list[tuple]:
     )
 
 
-def test_members_of_a_group_end_where_each_would_have_ended_alone(session, lab):
-    fused, alone = lab(order="fixed", fuse=True), lab(order="fixed")
+@pytest.mark.parametrize(
+    "space",
+    [{"learning_rate": RATES, "dropout": [0.2]}, {"learning_rate": RATES[:2], "dropout": [0.1, 0.6]}],
+    ids=["rates", "dropout"],
+)
+def test_members_of_a_group_end_where_each_would_have_ended_alone(session, lab, space):
+    fused, alone = lab(order="fixed", fuse=True, search={"space": space}), lab(order="fixed", search={"space": space})
     visits = together(session, fused)
     assert any(visit[4] for visit in visits), "a dense model gains from being trained as one"
     assert not any(visit[5] for visit in together(session, alone))

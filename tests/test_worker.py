@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from cerebro_udf import definition, encoders
+from cerebro_udf import definition, dropout, encoders
 from cerebro_udf.marks import Mark
 from cerebro_udf.segment import state
 from cerebro_udf.wire import MESSAGE_BYTES, PROGRESS_PREFIX
@@ -63,7 +63,7 @@ class Worker:
 
     def visit(self, program, blob, learning_rate=0.01, size=None, **changes):
         """A visit of one trial: (its report with that of the visit, state)."""
-        member = {"trial": 0, "learning_rate": learning_rate, "bytes": len(blob) if size is None else size}
+        member = member_of(program, learning_rate, len(blob) if size is None else size)
         report, result = self.group(program, [member], blob, **changes)
         return {**report, **report["members"][0]}, result
 
@@ -74,6 +74,10 @@ class Worker:
         spec = {"run": RUN, "epoch": 1, "phase": "train", "shard": 0, "seed": 7, "program": program, "batch_size": 16,
                 "first": True, "last": True, "try_fused": False, "members": members}  # fmt: skip
         return Jsonb({**spec, **changes})
+
+
+def member_of(program, learning_rate, size, trial=0):
+    return {"trial": trial, "learning_rate": learning_rate, "dropout": dropout.split(program["definition"])[1], "bytes": size}
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +139,7 @@ def test_members_of_one_visit_are_trained_as_each_alone(worker):
     firsts = [worker.init(program, trial)[1] for trial in (0, 1, 2)]
     rates = [0.1, 0.01, None]
     alone = [worker.visit(program, blob, learning_rate=rate) for blob, rate in zip(firsts, rates)]
-    members = [{"trial": n, "learning_rate": rate, "bytes": len(firsts[n])} for n, rate in enumerate(rates)]
+    members = [member_of(program, rate, len(firsts[n]), n) for n, rate in enumerate(rates)]
     report, blob = worker.group(program, members, b"".join(firsts))
     assert blob == b"".join(state for _, state in alone) and report["fused"] is False
     for member, (single, result) in zip(report["members"], alone):
@@ -148,7 +152,7 @@ def test_members_trained_as_one_agree_and_report_like_each_alone(worker):
     states = [worker.init(program, trial)[1] for trial in range(8)]
     for phase in ("train", "validate"):
         alone = [worker.visit(program, blob, rate, phase=phase, batch_size=2) for blob, rate in zip(states, rates)]
-        members = [{"trial": n, "learning_rate": rate, "bytes": len(states[n])} for n, rate in enumerate(rates)]
+        members = [member_of(program, rate, len(states[n]), n) for n, rate in enumerate(rates)]
         report, blob = worker.group(program, members, b"".join(states), phase=phase, batch_size=2, try_fused=True)
         assert report["fused"] and (report["rows"], report["batches"]) == (alone[0][0]["rows"], alone[0][0]["batches"])
         for member, (single, result) in zip(report["members"], alone):

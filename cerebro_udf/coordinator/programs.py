@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional
 
 from cerebro_udf import definition as definitions
 from cerebro_udf import encoders as encoding
-from cerebro_udf import metric_forms, optimizers
+from cerebro_udf import dropout, metric_forms, optimizers
 from cerebro_udf.coordinator import search
 from cerebro_udf.coordinator.options import Options
 
@@ -23,7 +23,8 @@ def check_metrics(metrics: Optional[List[Any]], encoders: dict) -> None:
 
 
 def order(options: Options, params: Dict[str, Any], definition: dict, encoders: dict) -> dict:
-    """Return what every order of a trial says: ``program`` (see ``segment.program.Program``), ``batch_size``, ``learning_rate``.
+    """Return what every order of a trial says: ``program`` (see ``segment.program.Program``), ``batch_size``, ``learning_rate``
+    and ``dropout`` (rates, see ``dropout.split``).
 
     Args:
         options: The run's.
@@ -42,7 +43,10 @@ def order(options: Options, params: Dict[str, Any], definition: dict, encoders: 
         "precision": options.precision,
         "encoders": encoding.model_part(encoders),
     }
-    return {"program": program, "batch_size": settings["batch_size"], "learning_rate": settings["learning_rate"]}
+    return {
+        "program": program, "batch_size": settings["batch_size"], "learning_rate": settings["learning_rate"],
+        "dropout": dropout.split(program["definition"])[1],
+    }  # fmt: skip
 
 
 def stored(record: dict) -> dict:
@@ -51,7 +55,8 @@ def stored(record: dict) -> dict:
 
 
 def shape(order: dict) -> str:
-    """Return what two trials must have in common to be trained as one: all of their orders but the learning rate."""
+    """Return what two trials must have in common to be trained as one: all of their orders but learning rate and dropout's rates."""
     program = order["program"]
-    program = {**program, "optimizer": optimizers.but_for_rate(program["optimizer"])}
+    definition, _ = dropout.split(program["definition"])
+    program = {**program, "definition": definition, "optimizer": optimizers.but_for_rate(program["optimizer"])}
     return json.dumps([program, order["batch_size"]], sort_keys=True)

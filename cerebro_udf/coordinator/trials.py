@@ -13,6 +13,7 @@ from cerebro_udf.errors import InvalidArgument, nearest
 from cerebro_udf.wire import finite
 
 MAX_GROUP = 8  # members beyond this add little speed, and every one waits for the others
+MEMBERS_OWN = ("learning_rate", "dropout")  # what trials of one program may differ in
 ENDED = ("done", "failed", "pruned")
 
 
@@ -22,7 +23,7 @@ class Trial:
 
     number: int
     params: dict
-    order: dict  # what every order for it says: program, batch_size, learning_rate
+    order: dict  # what every order for it says: program, batch_size, learning_rate, dropout
     watch: Watch
     state: List[bytes] = field(default_factory=list)  # chunks; empty until made or read
     seq: int = 0  # train visits that the state covers
@@ -96,7 +97,7 @@ class Unit:
     """Trials that move together, at the same place of the same epoch; most often one.
 
     Args:
-        members: At least one. A group's have the same program but for the learning rate, and the same batch size.
+        members: At least one. A group's have the same program but for learning rate and dropout's rates, and the same batch size.
     """
 
     def __init__(self, members: List[Trial]):
@@ -120,7 +121,9 @@ def group(trials: Iterable[Trial], segments: int, fuse: bool) -> List[Unit]:
     alike: Dict[Any, List[Trial]] = {}
     for trial in trials:
         alike.setdefault((programs.shape(trial.order), trial.epoch, tuple(sorted(trial.done))), []).append(trial)
-    largest = max(1, min(MAX_GROUP, len(trials) // segments))
+    # Units of different programs take different times; two for every segment even that out.
+    wanted = segments * (2 if len(alike) > 1 else 1)
+    largest = max(1, min(MAX_GROUP, len(trials) // wanted))
     units = []
     for same in alike.values():
         pieces = -(-len(same) // largest)
@@ -133,7 +136,7 @@ def visit_spec(members: List[Trial], **place: Any) -> dict:
     order = members[0].order
     return {
         **place, "program": order["program"], "batch_size": order["batch_size"], "try_fused": len(members) > 1,
-        "members": [{"trial": trial.number, "learning_rate": trial.order["learning_rate"]} for trial in members],
+        "members": [{"trial": trial.number, **{name: trial.order[name] for name in MEMBERS_OWN}} for trial in members],
     }  # fmt: skip
 
 

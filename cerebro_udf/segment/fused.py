@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 
 import numpy as np
 
+from cerebro_udf import dropout
 from cerebro_udf.errors import TrialFailed
 from cerebro_udf.segment import memory, state
 from cerebro_udf.segment.program import Program
@@ -58,9 +59,10 @@ class FusedProgram(Program):
         self.width = size * program.width
         self._expected = program._expected
         self.generators = program.generators
-        self.model = _Members(program.model, program._named(*_GROUPS), list(program.generators), size)
+        self.model = _Members(program, program._named(*_GROUPS), size)
         self._loops: Dict[Any, Any] = {}
         self._seconds_per_batch: Dict[tuple, float] = {}
+        self.set_dropouts([dropout.split(program.spec["definition"])[1]])
 
     def set_states(self, blobs: Sequence[bytes], rates: Sequence[Optional[float]], *groups: str) -> None:
         """Stack states; where there are fewer than members, the last one stands in for those that lack.
@@ -90,6 +92,11 @@ class FusedProgram(Program):
                 raise TrialFailed("the members' random generators differ")
         for name in expected:
             self.model.stacks[name].assign(np.stack([arrays[name] for arrays in members]))
+
+    def set_dropouts(self, rates: Sequence[Sequence[float]]) -> None:
+        """Have each member's layers drop at its own rates, see ``Program.set_dropout``."""
+        values = [self._single.dropout.values(member) for member in rates]
+        self.model.dropout.assign(np.stack(values + values[-1:] * (self.size - len(values))))
 
     def reset_metrics(self) -> None:
         """Set every member's metric accumulators to what they are before the first row."""
@@ -123,16 +130,19 @@ class _Members:
     Attributes:
         variables: The model's, by the names of a state.
         stacks: By the same names; (size, *shape of the variable).
+        dropout: Of ``DropoutRates.values``; (size, count, 2).
     """
 
-    def __init__(self, model: keras.Model, variables: Dict[str, Any], generators: List[str], size: int):
-        self._model, self.variables, self._generators, self._size = model, variables, generators, size
-        trained = {id(variable) for variable in model.trainable_variables}
+    def __init__(self, program: Program, variables: Dict[str, Any], size: int):
+        self._model, self._generators, self._dropout = program.model, list(program.generators), program.dropout
+        self.variables, self._size = variables, size
+        trained = {id(variable) for variable in self._model.trainable_variables}
         self._trained = [name for name, variable in variables.items() if id(variable) in trained]
         self.stacks = {
             name: tf.Variable(tf.zeros((size, *variable.shape), variable.dtype), trainable=False)
             for name, variable in variables.items()
         }
+        self.dropout = tf.Variable(tf.zeros((size, self._dropout.count, 2), tf.float64), trainable=False)
 
     def train_step(self, data: tuple) -> None:
         """Do what Keras' ``train_step`` does, for every member."""
@@ -168,7 +178,7 @@ class _Members:
 
         def member(element: tuple) -> tuple:
             inputs, held = _with_numbers(x, element[0]), {**element[1], **shared}
-            with self._scope(held) as scope:
+            with self._scope(held) as scope, self._dropout.member(element[2]):
                 predicted = model(inputs, **keywords)
                 loss = model._compute_loss(x=inputs, y=y, y_pred=predicted, sample_weight=weight, training=training)
                 model._loss_tracker.update_state(loss, sample_weight=tf.shape(y)[0])
@@ -176,7 +186,7 @@ class _Members:
             return loss, self._changed(scope, held)
 
         held = {n: value for n, value in values.items() if n not in shared and not n.startswith("optimizer/")}
-        return _each(member, (_repeated(x, self._size), held))
+        return _each(member, (_repeated(x, self._size), held, self.dropout.read_value()))
 
     def _update(self, element: tuple) -> Dict[str, tf.Tensor]:
         """One member's optimizer step: (gradients, values of weights and optimizer) to the values that change."""

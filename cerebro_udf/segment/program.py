@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from cerebro_udf import encoders, optimizers
+from cerebro_udf import dropout, encoders, optimizers
 from cerebro_udf.segment import network, seeds, serving, state
 from cerebro_udf.segment import weights as begun
+from cerebro_udf.segment.varying import DropoutRates
 
 SLICE_SECONDS = 0.25  # the longest that a cancel waits, unless one minibatch takes longer
 SLICE_GROWTH = (
@@ -25,7 +26,7 @@ SLICE_GROWTH = (
 
 
 def signature(spec: dict) -> str:
-    """Return the signature of a program: a SHA-256 over all that shapes it, the learning rate left out.
+    """Return the signature of a program: a SHA-256 over all that shapes it, learning rate and dropout's rates left out.
 
     A learning rate that is a number is a variable of the optimizer; a schedule belongs to the graph.
     """
@@ -33,7 +34,7 @@ def signature(spec: dict) -> str:
     if isinstance(optimizer, dict) and isinstance(optimizer.get("config"), dict):
         optimizer = optimizers.but_for_rate(optimizer)
     shaping = {
-        "definition": spec["definition"],
+        "definition": dropout.split(spec["definition"])[0],
         "optimizer": optimizer,
         "loss": spec.get("loss"),
         "metrics": spec.get("metrics"),
@@ -69,7 +70,10 @@ class Program:
         self.spec = spec
         self.signature = signature(spec)
         self.part = encoders.model_part(spec["encoders"])
-        self.model, self.output = network.build(spec, seed=0)
+        definition, rates = dropout.split(spec["definition"])
+        self.model, self.output = network.build({**spec, "definition": definition}, seed=0)
+        self.dropout = DropoutRates(self.model, len(rates))
+        self.set_dropout(rates)
         self.width = network.widest(self.model)
         # Of each random generator, by its name in a state: whether its layer names a seed.
         self.generators = {"model/%d" % i: seeded for i, seeded in network.generators(self.model)}
@@ -171,6 +175,14 @@ class Program:
         rate = network.learning_rate_variable(self.model.optimizer)
         if rate is not None:
             rate.assign(learning_rate)
+
+    def set_dropout(self, rates: Sequence[float]) -> None:
+        """Have the layers of dropout drop at these rates, in the order of ``dropout.split``.
+
+        Raises:
+            InvalidArgument: there are more or fewer layers, or these are no rates.
+        """
+        self.dropout.assign(self.dropout.values(rates))
 
     def learning_rate(self) -> float:
         """Return the rate that the next minibatch would be trained with."""

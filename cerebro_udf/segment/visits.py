@@ -81,8 +81,10 @@ class Visit:
         between = _Between(self._plpy, self._spec, self._rows, len(self._blobs))
         for member, blob in zip(self._spec["members"], self._blobs):
             (program.set_state if self._training else program.serve)(blob)
-            if self._training and member["learning_rate"] is not None:
-                program.set_learning_rate(member["learning_rate"])
+            if self._training:
+                program.set_dropout(member.get("dropout"))
+                if member["learning_rate"] is not None:
+                    program.set_learning_rate(member["learning_rate"])
             if self._renewed:
                 program.reset_metrics()
             seconds.lap("set_seconds")
@@ -103,6 +105,8 @@ class Visit:
         between = _Between(self._plpy, self._spec, self._rows, 1)
         rates = [member["learning_rate"] for member in self._spec["members"]]
         fused.set_states(self._blobs, rates, *([] if self._training else ["model"]))
+        if self._training:
+            fused.set_dropouts([member.get("dropout") for member in self._spec["members"]])
         if self._renewed:
             fused.reset_metrics()
         seconds.lap("set_seconds")

@@ -294,7 +294,7 @@ def visit(plpy, gd: dict, spec: dict, blob: Optional[bytes]) -> Tuple[Report, Op
     Args:
         spec: ``run``, ``epoch``, ``phase`` (``train`` or ``validate``), ``shard``, ``seed``, ``program``,
             ``batch_size``, ``first`` (metrics begin anew), ``last`` (report the metrics), ``members``:
-            ``[{"trial", "learning_rate" (None: as in the state), "bytes"}]``, ``try_fused`` (several are trained as one
+            ``[{"trial", "learning_rate" (None: as in the state), "dropout" (rates), "bytes"}]``, ``try_fused`` (several are trained as one
             where that is faster, which is measured once), and ``rows`` if only so many are wanted.
         blob: The members' states one after another; None: the parts that ``put`` has received.
 

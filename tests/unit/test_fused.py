@@ -175,8 +175,8 @@ def measured(monkeypatch):
 
 def test_a_group_is_measured_once_and_programs_of_its_shape_are_not(measured):
     choices, arrays, chosen = choice.Choices(), data(part()), []
-    for rate in (0.1, 0.5):
-        program = Program(spec([{"Dropout": {"rate": rate}}, *DENSE]))
+    for stddev in (0.1, 0.5):
+        program = Program(spec([{"GaussianNoise": {"stddev": stddev}}, *DENSE]))
         blobs = [program.initial_state(seed, generators=1) for seed in range(MANY)]
         chosen += [choices.choose(program, blobs[:n], arrays, 2, lambda: None) for n in (MANY, MANY, MANY - 1)]
     assert [fused.size for fused in chosen] == [MANY] * 6 and len(set(chosen)) == len(choices) == 2

@@ -20,8 +20,13 @@ def members(units) -> list:
 
 
 def test_trials_that_differ_in_the_learning_rate_alone_move_together():
-    trials = [trial(0, 8, 0.1), trial(1, 16, 0.1), trial(2, 8, 0.01), trial(3, 16, 0.01)]
-    assert members(group(trials, 2, True)) == [[0, 2], [1, 3]]
+    trials = [trial(number, units=8 * (1 + number % 2), rate=0.1 / (1 + number)) for number in range(8)]
+    assert members(group(trials, 2, True)) == [[0, 4], [1, 5], [2, 6], [3, 7]]
+
+
+def test_units_of_one_program_are_as_few_as_segments_those_of_several_twice_as_many():
+    alike, two, many = [trial(n) for n in range(16)], [trial(n, n % 2) for n in range(16)], [trial(n, n // 2) for n in range(16)]
+    assert [[len(unit) for unit in members(group(trials, 2, True))] for trials in (alike, two, many)] == [[8] * 2, [4] * 4, [2] * 8]
 
 
 @pytest.mark.parametrize("other", [trial(1, batch_size=64), trial(1, units=16), trial(1, epoch=2), trial(1, done=[0])])
