@@ -8,6 +8,7 @@ from typing import Callable, Dict, List, Set, Tuple
 
 from cerebro_udf import faults
 from cerebro_udf.catalog import Ledger
+from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator.links import Reply
 from cerebro_udf.coordinator.scheduler import Order
 from cerebro_udf.coordinator.segments import Segments, cells, split
@@ -48,6 +49,7 @@ class Visits:
         self.count = 0
         self.began = False
         self._sent_at: Dict[int, float] = {}  # segment -> when its visit was ordered
+        self._faster: Set[tuple] = set()  # kinds of groups that a segment has found to be faster as one
 
     def initialize(self, order: Order, unit: Unit, then: Callable[[], None]) -> None:
         """Have the first states made of members that have none, one after another; then go on."""
@@ -84,7 +86,7 @@ class Visits:
             )
         message = visit_spec(
             members, run=self._run["name"], epoch=order.epoch, phase=order.phase, shard=order.shard, seed=self._run["seed"],
-            first=position == 0, last=position == len(self._segments.shards) - 1,
+            first=position == 0, last=position == len(self._segments.shards) - 1, faster=_kind(members) in self._faster,
         )  # fmt: skip
         self._sent_at[order.shard] = time.time()
         states = [trial.state for trial in members]
@@ -123,6 +125,8 @@ class Visits:
                 self._ledger.visit_end(trial.number, order.epoch, "validate", order.shard, line, None, [], then=lambda: None)
         if order.phase == "train":
             unit.done.append(order.shard)
+            if report["fused"]:
+                self._faster.add(_kind(members))
         if self._segments.grown(order.shard, report):
             self.grown.add(order.shard)
         self._made(order, unit, busy, report["fused"])
@@ -162,3 +166,8 @@ class Visits:
             del self.summaries[segment]
             if unit.members:
                 self._validated(unit)
+
+
+def _kind(members: List[Trial]) -> tuple:
+    """What groups have in common that are as fast as each other; empty for a trial alone."""
+    return (programs.shape(members[0].order), len(members)) if len(members) > 1 else ()

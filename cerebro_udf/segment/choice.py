@@ -31,6 +31,9 @@ class _Speed(NamedTuple):
     fused: float  # of all as one
 
 
+TOLD = _Speed(float("inf"), 0.0)  # in the place of one that was measured elsewhere
+
+
 class Choices:
     """Fused programs of a session, and what measuring them has shown."""
 
@@ -43,7 +46,7 @@ class Choices:
         return sum(program is not None for program in self._programs.values())
 
     def choose(self, program: Program, blobs: Sequence[bytes], arrays: Dict[str, Any], batch_size: int,
-               pulse: Callable[[], None]) -> Optional[FusedProgram]:  # fmt: skip
+               pulse: Callable[[], None], faster: bool = False) -> Optional[FusedProgram]:  # fmt: skip
         """Return what trains these members as one, None if that cannot be or is not faster than one after another.
 
         A group that has lost members goes on with the program that it has, as long as that is faster: to trace another
@@ -56,6 +59,7 @@ class Choices:
             arrays: The shard's training rows, see ``Program.train``.
             batch_size: The members' rows per minibatch.
             pulse: Called now and then while it is measured; may raise.
+            faster: It was, on another segment: nothing is measured here.
         """
         members, rows = len(blobs), min(batch_size, len(arrays["label"]))
         most = CACHED_BYTES_DRAWING if program.generators else CACHED_BYTES
@@ -65,6 +69,8 @@ class Choices:
         size = min((n for n in self._sizes(shape, batch_size) if n >= members and self._may_be(program, n)), default=members)
         key = shape, size, batch_size
         try:
+            if faster:
+                self._speeds.setdefault(key, TOLD)
             if key not in self._speeds:
                 fused = self._fused(program, size)
                 self._speeds[key] = fused and self._measure(program, fused, blobs, arrays, batch_size, pulse)

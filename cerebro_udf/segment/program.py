@@ -218,12 +218,12 @@ class Program:
         pulse: Callable[[], None] = lambda: None,
         progress: Callable[[int], None] = lambda rows: None,
     ) -> Dict[str, float]:
-        """Train one pass over a shard, minibatch by minibatch, the last short one too.
+        """Train one pass over a shard or a part of it, minibatch by minibatch, the last short one too.
 
         Args:
             arrays: ``numbers`` and/or ``codes``, ``label``, and ``weight`` (float32) where rows are weighted: of n
                 rows, numpy or tensors.
-            order: int32 (n,), the rows' order.
+            order: int32 (m,), which rows in which order.
             batch_size: Rows per minibatch, > 0.
             pulse: Called between slices; may raise, the program's variables are then in between.
             progress: Called between slices with the rows trained so far.
@@ -247,7 +247,7 @@ class Program:
         return self._run("validate", arrays, None, batch_size, pulse, progress)
 
     def _run(self, kind: str, arrays, order, batch_size, pulse, progress) -> Dict[str, float]:
-        rows = len(arrays["label"])
+        rows = len(arrays["label"]) if order is None else len(order)
         batch_size = max(1, min(batch_size, rows))  # positions are int32: one minibatch more must not overflow
         network.refuse_wide(self.width, batch_size)
         trace_seconds = train_seconds = 0.0

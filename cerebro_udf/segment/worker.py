@@ -294,8 +294,9 @@ def visit(plpy, gd: dict, spec: dict, blob: Optional[bytes]) -> Tuple[Report, Op
     Args:
         spec: ``run``, ``epoch``, ``phase`` (``train`` or ``validate``), ``shard``, ``seed``, ``program``,
             ``batch_size``, ``first`` (metrics begin anew), ``last`` (report the metrics), ``members``:
-            ``[{"trial", "learning_rate" (None: as in the state), "dropout" (rates), "bytes"}]``, ``try_fused`` (several are trained as one
-            where that is faster, which is measured once), and ``rows`` if only so many are wanted.
+            ``[{"trial", "learning_rate" (None: as in the state), "dropout" (rates), "bytes"}]``, ``try_fused`` (several are
+            trained as one where that is faster, which is measured once, or known if ``faster``), and ``rows`` if only so many
+            are wanted.
         blob: The members' states one after another; None: the parts that ``put`` has received.
 
     Returns:
@@ -374,7 +375,9 @@ def _fused(plpy, session: _Session, spec: dict, program, blobs: List[memoryview]
         from cerebro_udf.segment import choice
 
         session.choices = choice.Choices()
-    return session.choices.choose(program, blobs, session.arrays["train"], spec["batch_size"], Pulse(plpy).check)
+    return session.choices.choose(
+        program, blobs, session.arrays["train"], spec["batch_size"], Pulse(plpy).check, bool(spec.get("faster"))
+    )
 
 
 def _reply(session: _Session, report: Report, blob: bytes) -> Tuple[Report, Optional[bytes]]:

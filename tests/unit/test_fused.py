@@ -183,6 +183,27 @@ def test_a_group_is_measured_once_and_programs_of_its_shape_are_not(measured):
     assert len(measured) == 1
 
 
+def test_what_another_segment_found_faster_is_not_measured_again(measured):
+    choices, arrays, program = choice.Choices(), data(part()), Program(spec(DENSE))
+    blobs = [program.initial_state(seed, generators=1) for seed in range(3)]
+    told = choices.choose(program, blobs, arrays, 2, lambda: None, faster=True)
+    assert told.size == 3 and choices.choose(program, blobs[:2], arrays, 2, lambda: None) is told, "one that has lost a member"
+    assert not measured and not program._loops
+
+
+def test_measuring_trains_so_many_minibatches_and_no_more():
+    program, choices, arrays = Program(spec(DENSE)), choice.Choices(), data(part(), 50_000)
+    order, blob = np.arange(96, dtype=np.int32), program.initial_state(1, generators=1)
+    program.set_state(blob)
+    assert program.train(arrays, order, 32)["rows"] == 96
+    some = program.get_state()
+    program.set_state(blob)
+    program.train({name: array[:96] for name, array in arrays.items()}, order, 32)
+    assert program.get_state() == some
+    speed = choices._measure(program, FusedProgram(program, 3), [blob] * 3, arrays, 4096, lambda: None)
+    assert speed.single > 0 and speed.fused > 0
+
+
 def test_fewer_are_tried_where_many_cannot_be_trained_as_one(monkeypatch):
     build = choice.FusedProgram
 
