@@ -354,8 +354,12 @@ def _optimizer(config: dict) -> keras.optimizers.Optimizer:
 
 def learning_rate(spec: dict) -> Optional[float]:
     """Return the learning rate that an optimizer of this spec begins with, None if it is a schedule."""
+    checked = definition.check_optimizer(spec["optimizer"])
+    rate = checked["config"].get("learning_rate")
+    if isinstance(rate, (int, float)):
+        return float(rate)
     with one_trial_fails():
-        optimizer = _optimizer(definition.check_optimizer(spec["optimizer"]))
+        optimizer = _optimizer(checked)
     rate = learning_rate_variable(optimizer)
     return None if rate is None else float(rate)
 
