@@ -170,7 +170,7 @@ def test_members_that_do_not_make_up_the_state_are_refused(worker):
     program = worker.program()
     blob = worker.init(program)[1]
     for size in (len(blob) - 1, len(blob) + 1, -1, None, "8"):
-        assert refused(worker, "visit", worker.spec(program, [{"trial": 0, "learning_rate": None, "bytes": size}]), blob) == "22023"
+        assert refused(worker, "visit", worker.spec(program, [member_of(program, None, size)]), blob) == "22023"
     assert refused(worker, "visit", worker.spec(program, []), b"") == "22023"
 
 
@@ -246,7 +246,7 @@ def test_a_released_worker_holds_no_rows_but_its_programs(worker):
     worker.call("put", 0, b"part")
     worker.call("release")
     for step, values in (
-        ("visit", [worker.spec(program, [{"learning_rate": None, "bytes": 0}]), b""]),
+        ("visit", [worker.spec(program, [member_of(program, None, 0)]), b""]),
         ("encode", [Jsonb({"run": RUN, "encoders": worker.encoders})]),
         ("put", [1, b"next"]),
     ):
@@ -318,7 +318,7 @@ NONSENSE = {
     "visit": [
         RUNS, ("epoch", WHOLE), ("phase", [*TEXT, "test"]), ("shard", WHOLE), ("seed", WHOLE), BATCH, ("first", FLAG), ("last", FLAG),
         ("try_fused", FLAG), ("members", [*LIST, [], [1]]), ("members 0 bytes", WHOLE), ("members 0 learning_rate", NUMBER),
-        ("rows", ["1", -1, []]), *PROGRAM,
+        ("members 0 dropout", [*LIST, ["0.5"]]), ("faster", [1, "x"]), ("rows", ["1", -1, []]), *PROGRAM,
     ],
     "summarize": PROGRAM,
     "judge": [RUNS, ("step", [*TEXT, "other"]), BATCH, *PROGRAM],
@@ -348,7 +348,7 @@ NONSENSE = {
 def sensible(worker, step: str) -> dict:
     """What the step takes."""
     program = worker.program()
-    member = {"trial": 0, "learning_rate": None, "bytes": 0}
+    member = member_of(program, None, 0)
     reads = [{"relation": worker.relation, "where": None, "columns": {name: name for name in "aby"}}]
     judging = {"run": RUN, "program": program, "batch_size": 16, "step": step, "shard": 0}
     mark = Mark("r", "s", "t", ["a"], "none", 1).text()

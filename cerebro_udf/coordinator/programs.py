@@ -6,8 +6,8 @@ import json
 from typing import Any, Dict, List, Optional
 
 from cerebro_udf import definition as definitions
-from cerebro_udf import encoders as encoding
 from cerebro_udf import dropout, metric_forms, optimizers
+from cerebro_udf import encoders as encoding
 from cerebro_udf.coordinator import search
 from cerebro_udf.coordinator.options import Options
 

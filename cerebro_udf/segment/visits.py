@@ -82,7 +82,7 @@ class Visit:
         for member, blob in zip(self._spec["members"], self._blobs):
             (program.set_state if self._training else program.serve)(blob)
             if self._training:
-                program.set_dropout(member.get("dropout"))
+                program.set_dropout(member["dropout"])
                 if member["learning_rate"] is not None:
                     program.set_learning_rate(member["learning_rate"])
             if self._renewed:
@@ -106,7 +106,7 @@ class Visit:
         rates = [member["learning_rate"] for member in self._spec["members"]]
         fused.set_states(self._blobs, rates, *([] if self._training else ["model"]))
         if self._training:
-            fused.set_dropouts([member.get("dropout") for member in self._spec["members"]])
+            fused.set_dropouts([member["dropout"] for member in self._spec["members"]])
         if self._renewed:
             fused.reset_metrics()
         seconds.lap("set_seconds")

@@ -112,8 +112,10 @@ _INIT = specs.fields(program=specs.program, seed=specs.whole(), trial=specs.whol
 _VISIT = specs.fields(
     run=specs.text, epoch=specs.whole(), phase=specs.one_of("train", "validate"), shard=specs.whole(), seed=specs.whole(),
     program=specs.program, batch_size=specs.whole(1, 2**31 - 1), first=specs.flag, last=specs.flag, try_fused=specs.flag,
-    members=specs.many(specs.fields(learning_rate=specs.maybe(specs.number), bytes=specs.whole()), 1),
-    rows=specs.maybe(specs.whole()),
+    members=specs.many(
+        specs.fields(learning_rate=specs.maybe(specs.number), dropout=specs.many(specs.number), bytes=specs.whole()), 1
+    ),
+    rows=specs.maybe(specs.whole()), faster=specs.maybe(specs.flag),
 )  # fmt: skip
 _SUMMARIZE = specs.fields(program=specs.program)
 _JUDGE = specs.fields(run=specs.text, step=specs.text, program=specs.program, batch_size=specs.whole(1, 2**31 - 1))
