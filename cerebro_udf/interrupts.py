@@ -11,7 +11,7 @@ import os
 import select
 import socket
 import time
-from typing import Optional
+from typing import Any, Callable, List, Optional
 
 from cerebro_udf.errors import ClientGone
 
@@ -20,12 +20,42 @@ _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 _unattended = False
+_unread: List[socket.socket] = []
 
 
-def go_unattended() -> None:
-    """Have this session go on without its client from now on: whether that one is there is looked at no more."""
+def go_unattended(plpy) -> Callable[[], None]:
+    """Have this session go on without its client from now on: whether that one is there is looked at no more.
+
+    Returns:
+        What to call at the end: the server would log, twice, that it cannot tell a client that is gone. It is given a connection
+        instead that takes what is sent, and that ends where the next command would be read.
+    """
     global _unattended
     _unattended = True
+    descriptor = _client_descriptor(plpy)
+
+    def hang_up() -> None:
+        if descriptor is None or not _is_gone(_watch(descriptor)):
+            return
+        here, other = socket.socketpair()
+        with here:
+            here.setblocking(False)
+            other.shutdown(socket.SHUT_WR)
+            os.dup2(here.fileno(), descriptor, inheritable=False)
+        _unread.append(other)  # kept open: what is sent goes there
+
+    return hang_up
+
+
+def _watch(descriptor: int) -> Any:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLRDHUP)
+    return poll
+
+
+def _is_gone(poll: Any) -> bool:
+    """Whether the other end of what is watched has closed the connection."""
+    return any(event & _GONE for _, event in poll.poll(0))
 
 
 class Pulse:
@@ -42,8 +72,7 @@ class Pulse:
         self.attended = not _unattended  # whether a client waits for the answer
         descriptor = _client_descriptor(plpy) if self.attended else None
         if descriptor is not None:
-            self._poll = select.poll()
-            self._poll.register(descriptor, select.POLLRDHUP)
+            self._poll = _watch(descriptor)
 
     def check(self) -> None:
         """Return at once, or raise.
@@ -53,10 +82,8 @@ class Pulse:
             ClientGone: the client has closed its connection (08003).
         """
         self._plpy.execute(self._plan)
-        if self._poll is not None:
-            for _, event in self._poll.poll(0):
-                if event & _GONE:
-                    raise ClientGone("the client has closed its connection", None, "Connect again; cerebro.resume goes on with a run.")
+        if self._poll is not None and _is_gone(self._poll):
+            raise ClientGone("the client has closed its connection", None, "Connect again; cerebro.resume goes on with a run.")
 
     __call__ = check
 

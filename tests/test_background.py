@@ -284,6 +284,22 @@ def test_run_whose_time_is_over_is_done_with_what_it_has_and_goes_on_when_resume
     assert lab.visits(run) == visits
 
 
+@pytest.mark.parametrize("way", ["done", "cancelled", "failed"])
+def test_end_of_a_run_that_nobody_listens_to_is_no_trouble_to_the_server(lab, way):
+    node = lab.cluster.coordinator
+    mark = node.log_size()
+    table = lab.session.local(lab.columns, {**lab.rows, "kind": np.zeros(sum(SIZES), int)}) if way == "failed" else lab.table
+    with lab.held() if way == "failed" else contextlib.nullcontext():
+        run = lab.submit(table=table, **(FOREVER if way == "cancelled" else FIXED))
+    if way == "cancelled":
+        poll_until(lambda: lab.visits(run), DEADLINE_SECONDS)
+        assert lab.ask("select cerebro.cancel(%s)", run) == [(True,)]
+    poll_until(lambda: lab.shown(run)[0] == way, DEADLINE_SECONDS)
+    poll_until(lambda: not lab.sessions("cerebro run"), DEADLINE_SECONDS)
+    troubled = [line for line in node.log_since(mark).splitlines() if "client" in line or "FATAL" in line or "epoll" in line]
+    assert not troubled, "\n".join(troubled)
+
+
 def test_time_that_runs_out_while_first_states_are_made_sends_no_visit(lab):
     slow = {"Dense": {"units": 2000, "kernel_initializer": "orthogonal"}}  # half a second each
     model = lab.session.model({"layers": [{"Dense": {"units": 2000}}, slow, slow, slow, {"Dense": {"units": "$classes"}}]})

@@ -99,11 +99,14 @@ def _detach(plpy, pulse: Pulse, engine: Engine, ledger: Ledger, run: str, comman
 
 def detached(plpy, gd: dict, run: Any, *arguments: Any) -> None:
     """What the session of ``submit`` does: fit, or resume where there is nothing but the name."""
-    go_unattended()
-    if arguments:
-        runs.fit(plpy, gd, run, *arguments)
-    else:
-        runs.resume(plpy, gd, run)
+    hang_up = go_unattended(plpy)
+    try:
+        if arguments:
+            runs.fit(plpy, gd, run, *arguments)
+        else:
+            runs.resume(plpy, gd, run)
+    finally:
+        hang_up()
 
 
 def wait(plpy, run: str, seconds: Optional[float]) -> List[runs.Row]:
