@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import List, Optional
 
 from cerebro_udf.errors import NotSupported
@@ -30,6 +30,7 @@ class Mark:
         coordinator: Names the database that the call was made in.
         transaction: Number of the call's transaction there.
         name: Of the marked table when it was made; one that still has it and that nothing refers to is a leftover.
+        left: Servers that hold tables of the targets before it, and that the call itself had nothing to do with.
     """
 
     run: str
@@ -39,6 +40,7 @@ class Mark:
     coordinator: str
     transaction: int
     name: Optional[str] = None
+    left: List[str] = field(default_factory=list)
 
     PREFIX = "cerebro.predict_table "
 

@@ -260,6 +260,25 @@ def test_rollback_takes_a_replacement_back(session, run, target, kind):
         assert not gone & made(session)
 
 
+def test_what_is_replaced_twice_in_one_transaction_comes_back_when_that_is_rolled_back(session, source, run, target):
+    predict(session, run, source, target)
+    with session.conn.transaction(force_rollback=True):
+        for _ in range(2):
+            predict(session, run, source, target, if_exists="replace")
+    assert session.rows("select count(*) from " + target) == [(60,)]
+
+
+def test_segments_that_a_replaced_table_alone_lay_on_are_cleared_by_the_next_replacement(session, source, run, target):
+    few = session.sharded(KEYED, keyed(10), sizes=[10])
+    predict(session, run, source, target)
+    there = {table for table in made(session) if target.split(".")[1] in table[1]}
+    assert len({number for number, _ in there}) == 3
+    for _ in range(2):
+        assert predict(session, run, few, target, if_exists="replace") == 10
+    assert not there & made(session)
+    assert session.rows("select count(*) from " + target) == [(10,)]
+
+
 @pytest.mark.parametrize("kind, key", [("sharded", "{id}"), ("sharded", "{id,shard}"), ("local", "{id}")])
 def test_append_replaces_rows_of_the_same_key_and_adds_the_others(session, run, target, kind, key):
     make = getattr(session, kind)
@@ -350,6 +369,20 @@ def test_rows_are_not_appended_to_a_table_that_tells_no_keys_apart(session, sour
     node.execute("alter table %s drop constraint %s" % (name, key))
     error = refused(session, run, source, target + "_2", if_exists="append")
     assert error.sqlstate == "55000" and error.message.endswith("has no unique index on the key") and 'segment "' in error.message
+
+
+@pytest.mark.parametrize("kind", ["sharded", "local"])
+def test_rows_are_not_appended_where_the_key_is_checked_late(session, run, target, kind):
+    table = getattr(session, kind)(KEYED, keyed(10))
+    predict(session, run, table, target)
+    number, name = next(there for there in made(session) if target.split(".")[1] in there[1])
+    node = next(node for node in session.cluster.nodes if node.number == number)
+    ((key,),) = node.execute("select conname from pg_constraint where conrelid = %s::regclass and contype = 'p'", [name])
+    node.execute("alter table %s drop constraint %s, add constraint late unique (id) deferrable" % (name, key))
+    error = refused(session, run, table, target, if_exists="append")
+    assert error.sqlstate == "55000" and error.message.startswith("the unique constraint on the key of table ")
+    node.execute(error.hint)
+    assert predict(session, run, table, target, if_exists="append") == 10
 
 
 def test_rows_are_not_appended_to_a_table_whose_partitions_are_cut_otherwise(session, source, run, target):

@@ -329,7 +329,7 @@ NONSENSE = {
     "scores": [("most", [*WHOLE, 0])],
     "count": [("edges", [*LIST, [1], [["1"]]])],
     "ranks": [("halves", [*LIST, [], [None], [1, 1], [[2**16], None]])],
-    "survey": [("step", [*TEXT, "other"]), ("schemas", [*LIST, [], [1]]), ("coordinator", TEXT)],
+    "survey": [("step", [*TEXT, "other"]), ("schemas", [*LIST, [1]]), ("coordinator", TEXT)],
     "make": [
         ("schema", TEXT), ("carried", [*LIST, [1]]), ("predicted", [*LIST, [1], [["a"]]]), ("mark", [*TEXT, "none"]),
         ("parts", [*LIST, [1]]), ("parts 0 name", TEXT), ("parts 0 relation", TEXT), ("parts 0 columns", [*OBJECT, {}]),

@@ -7,6 +7,8 @@ replaced what lay on segments) bears a mark, and the next call drops it: ``docs/
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import time
 import uuid
@@ -22,8 +24,15 @@ from cerebro_udf.coordinator.links import pump, stop
 from cerebro_udf.coordinator.segments import STOP_SECONDS, Segments
 from cerebro_udf.coordinator.source import Source, describe, refuse_other_kinds
 from cerebro_udf.engines import engine_for
-from cerebro_udf.engines.base import SELF, Engine, Part
-from cerebro_udf.errors import CerebroError, InvalidArgument, NotReady, NotSupported, WrongColumnType
+from cerebro_udf.engines.base import SELF, Engine, Part, Shard
+from cerebro_udf.errors import (
+    CerebroError,
+    ClientGone,
+    InvalidArgument,
+    NotReady,
+    NotSupported,
+    WrongColumnType,
+)
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.marks import Mark, copy_grants
 
@@ -37,6 +46,17 @@ select (select s.system_identifier::text from pg_catalog.pg_control_system() s) 
      , pg_catalog.txid_current() as transaction
      , pg_catalog.current_setting('transaction_isolation') as isolation
 from pg_catalog.pg_database d where d.datname = pg_catalog.current_database()
+"""
+
+_WRITTEN = "select pg_catalog.txid_current_if_assigned() is not null as written"
+
+# A unique constraint on just this key that is not checked at once: rows cannot be looked for by it.
+_DEFERRABLE = """
+select coalesce(pg_catalog.to_json(pg_catalog.max(c.conname::text))::text, 'null') as name
+from pg_catalog.pg_index i join pg_catalog.pg_constraint c on c.conindid = i.indexrelid and c.conrelid = i.indrelid
+where i.indrelid = $1::text::pg_catalog.regclass and i.indisunique and not i.indimmediate
+  and array(select a.attname::text from pg_catalog.pg_attribute a
+            where a.attrelid = i.indexrelid order by a.attname::text collate "C") = $2::text[]
 """
 
 _FINISHED = "select $1 <= pg_catalog.txid_current() and coalesce(pg_catalog.txid_status($1), '') <> 'in progress' as finished"
@@ -128,7 +148,8 @@ class _Call:
     """One call: its sessions, and the hidden tables that it makes in them."""
 
     def __init__(self, plpy, gd: dict, run: str, table: Source, target: targets.Target, key: List[str], options: dict, encoders: dict):
-        self._plpy, self._run, self._table, self._target, self._key, self._options = plpy, run, table, target, key, options
+        self._plpy, self._gd, self._run, self._table, self._target, self._key = plpy, gd, run, table, target, key
+        self._options = options
         self._encoders, self._pulse = encoders, Pulse(plpy)
         self._engine: Engine = engine_for(plpy)
         shards = self._engine.shards(table, options["segments"])
@@ -140,7 +161,10 @@ class _Call:
         self._columns = _columns(carried, encoders["label"], options["probabilities"], self._layout.column)
         if appended is not None:
             targets.refuse_other_columns(plpy, target, self._columns)
+        written = plpy.execute(_WRITTEN)[0]["written"]  # before anything else: _HERE does
         here = plpy.execute(_HERE)[0]
+        # What this transaction has replaced comes back if it is rolled back, and looks like a leftover meanwhile.
+        self._clears = here["isolation"] == "read committed" and not written
         self._isolation = here["isolation"]
         self._mark = Mark(run, table.name, target.qualified, key, here["coordinator"], here["transaction"])
         suffix = "_" + uuid.uuid4().hex[:8]
@@ -166,6 +190,7 @@ class _Call:
             self._refuse_elsewhere()
             self._refuse_unfit()
             schemas = self._survey()
+            self._mark = dataclasses.replace(self._mark, left=self._elsewhere())
             segments.share_hosts()
             segments.start()
             model = self._load(program, chunks)  # what takes longest, before there is anything to be dropped
@@ -204,7 +229,7 @@ class _Call:
         rolled back.
 
         Raises:
-            NotReady: a part has no unique index on the key.
+            NotReady: a part has no unique index on the key, or one that is checked late.
             NotSupported: a partition cannot be added.
         """
         if self._target.oid is None or self._options["if_exists"] != "append":
@@ -234,6 +259,23 @@ class _Call:
                     "Rows that are there already are found by their key, which is (%s)." % keys,
                     "CREATE UNIQUE INDEX ON %s (%s);" % (piece, keys),
                 ) from None
+            self._refuse_deferrable(part, piece)
+
+    def _refuse_deferrable(self, part: Part, piece: str) -> None:
+        """See whether the key's constraint is one that PostgreSQL tells of when a row is written, and not when that is planned."""
+        values = [piece, sorted(self._key, key=str.encode)]
+        if part.server == SELF:
+            name = json.loads(self._plpy.execute(self._plpy.prepare(_DEFERRABLE, ["text", "text[]"]), values)[0]["name"])
+        else:
+            (name,) = self.segments.call(_DEFERRABLE, *values, numbers=[self._numbers[part.server]])
+        if name is not None:
+            quote, keys = self._plpy.quote_ident, ", ".join(map(self._plpy.quote_ident, self._key))
+            where = "" if part.server == SELF else ' on segment "%s"' % part.server
+            raise NotReady(
+                "the unique constraint on the key of table %s%s is deferrable" % (piece, where),
+                "Rows that are there already are found by their key, which takes a constraint that is checked at once.",
+                "ALTER TABLE %s DROP CONSTRAINT %s, ADD UNIQUE (%s);" % (piece, quote(name), keys),
+            )
 
     def _refuse_partition(self, part: Part) -> None:
         """See whether the target takes a further partition of these bounds."""
@@ -278,14 +320,46 @@ class _Call:
             return {"coordinator": self._mark.coordinator, "schemas": list(dict.fromkeys(schemas))}
 
         found = self._each("survey", spec)
-        plan = self._plpy.prepare(_FINISHED, ["int8"])
-        leftovers: Dict[str, List[str]] = {}
-        for server, report in found.items() if self._isolation == "read committed" else ():
-            tables = [(schema, name) for schema, name, number in report["tables"] if self._plpy.execute(plan, [number])[0]["finished"]]
-            leftovers[server] = [name for (_, name), used in zip(tables, self._engine.referred(tables)) if not used]
+        leftovers = {server: self._leftovers(report) for server, report in found.items()}
         if any(leftovers.values()):
             self._each("drop", lambda server: {"coordinator": self._mark.coordinator, "names": leftovers[server]})
         return {server: report["schema"] for server, report in found.items()}
+
+    def _leftovers(self, report: dict) -> List[str]:
+        """The tables of a survey that may go."""
+        if not self._clears:
+            return []
+        plan = self._plpy.prepare(_FINISHED, ["int8"])
+        tables = [(schema, name) for schema, name, number in report["tables"] if self._plpy.execute(plan, [number])[0]["finished"]]
+        return [name for (_, name), used in zip(tables, self._engine.referred(tables)) if not used]
+
+    def _elsewhere(self) -> List[str]:
+        """Servers to which the source does not lead, and that hold what the target is replaced from: the next call that
+        replaces it looks there for leftovers, as this one does for the call before."""
+        if self._target.oid is None or self._options["if_exists"] != "replace":
+            return []
+        own = {SELF, *self._numbers}
+        now = {piece.server for piece in self._engine.pieces(self._target.oid)} - own
+        before = set(self._target.mark.left) - own - now
+        return sorted(now | {server for server in sorted(before) if not self._cleared(server)})
+
+    def _cleared(self, server: str) -> bool:
+        """Drop what former calls have left on a server; false where that cannot be done now."""
+        if not self._clears:
+            return False
+        spec = {"coordinator": self._mark.coordinator}
+        try:
+            with contextlib.ExitStack() as stack:
+                segments = Segments(self._plpy, self._gd, self._pulse, self._engine, [Shard(0, server, server, [], 0, None)])
+                stack.callback(segments.rest)
+                segments.connect()
+                (report,) = segments.call(_WORKER, {**spec, "step": "survey", "schemas": []}, None)
+                segments.call(_WORKER, {**spec, "step": "drop", "names": self._leftovers(report)}, None)
+        except ClientGone:
+            raise
+        except CerebroError:  # it is down, say; the call has nothing else to do with it
+            return False
+        return True
 
     def _make(self, schemas: Dict[str, str]) -> None:
         replaced = self._target.oid if self._options["if_exists"] == "replace" else None

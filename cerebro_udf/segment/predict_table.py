@@ -92,17 +92,18 @@ def survey(plpy, spec: dict) -> dict:
         spec: ``schemas``, by preference; ``coordinator``: whose calls are meant.
 
     Returns:
-        ``schema``; ``tables`` ``[[schema, name, transaction], …]`` of the caller, which the coordinator may be using.
+        ``schema``, None of none; ``tables`` ``[[schema, name, transaction], …]`` of the caller, which the coordinator may be
+        using.
 
     Raises:
-        NoPrivilege: the caller may create tables in none of the schemas.
+        NoPrivilege: the caller may create tables in none of the schemas, of which there are some.
         ReadOnly: the server takes no writes.
     """
     if plpy.execute("select pg_catalog.current_setting('transaction_read_only') as only")[0]["only"] == "on":
         raise ReadOnly("the segment takes no writes", None, "Connect its server to the primary, or end its read-only mode.")
     plan = plpy.prepare(_HOME, ["text"])
     usable = [schema for schema in spec["schemas"] if plpy.execute(plan, [schema]).nrows()]
-    if not usable:
+    if spec["schemas"] and not usable:
         raise NoPrivilege(
             "permission denied to create a table there",
             "The role may create tables in none of the schemas %s." % ", ".join('"%s"' % name for name in spec["schemas"]),
@@ -111,7 +112,7 @@ def survey(plpy, spec: dict) -> dict:
             ),
         )
     tables = [[schema, name, mark.transaction] for schema, name, mark in _marked(plpy, spec["coordinator"])]
-    return {"schema": usable[0], "tables": tables}
+    return {"schema": usable[0] if usable else None, "tables": tables}
 
 
 def make(plpy, spec: dict) -> dict:
@@ -186,7 +187,7 @@ _STEPS = {"survey": survey, "make": make, "index": index, "drop": drop}
 _NAMES = specs.many(specs.text)
 _STEP = specs.fields(step=specs.one_of(*_STEPS, "model", "fill"))
 _TAKES = {
-    "survey": specs.fields(schemas=specs.many(specs.text, 1), coordinator=specs.text),
+    "survey": specs.fields(schemas=_NAMES, coordinator=specs.text),
     "make": specs.fields(
         schema=specs.text, carried=_NAMES, predicted=specs.many(specs.many(specs.text, 2, 2)), mark=specs.text,
         parts=specs.many(specs.fields(name=specs.text, relation=specs.text, like=specs.maybe(specs.text))),
