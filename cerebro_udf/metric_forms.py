@@ -39,6 +39,8 @@ _ALSO_VALUES = frozenset("BinaryCrossentropy Hinge SquaredHinge KLDivergence".sp
 _SUMS = frozenset(["Mean", "Sum"])  # of one argument: Keras would take the prediction for a weight
 _OVER_CLASSES = frozenset(["CategoricalCrossentropy", "SparseCategoricalCrossentropy", "KLDivergence"])
 _AXES = (-1, 1)
+# The argument that, where it is null, has them give a value of each class; and its default.
+_EACH_CLASS = {"F1Score": ("average", None), "FBetaScore": ("average", None), "R2Score": ("class_aggregation", "uniform_average")}
 _COUNTED = frozenset("IoU MeanIoU OneHotIoU OneHotMeanIoU".split())
 _DERIVED = {"accuracy": "Accuracy", "acc": "Accuracy", "crossentropy": "Crossentropy", "ce": "Crossentropy"}
 
@@ -117,6 +119,14 @@ def check(metric: Any, part: dict, label: Optional[str] = None) -> None:
             'metric "%s" is for %d classes, %s has %d' % (shown, config["num_classes"], of_label, classes), None,
             'Set its num_classes to %d.' % classes,
         )  # fmt: skip
+
+
+def several(metric: dict) -> bool:
+    """Say whether a metric, as :func:`explicit` returned it, gives several values: one of each class, or of each threshold."""
+    name, config = metric["class_name"], metric["config"]
+    if name in _EACH_CLASS:
+        return config.get(*_EACH_CLASS[name]) is None
+    return name != "AUC" and isinstance(config.get("thresholds"), list) and len(config["thresholds"]) > 1
 
 
 def over_rows(metric: dict, form: str) -> bool:

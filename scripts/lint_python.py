@@ -21,6 +21,7 @@ PURE = (
     "definition.py",
     "encoders.py",
     "keras_names.py",
+    "metric_forms.py",
     "optimizers.py",
     "precision.py",
     "coordinator/directions.py",
@@ -40,7 +41,7 @@ PURE = (
 PURE_IMPORTS = frozenset(
     "__future__ collections copy dataclasses decimal functools hashlib heapq itertools json math numpy operator"
     " optuna random re typing unicodedata cerebro_udf.definition cerebro_udf.encoders cerebro_udf.errors"
-    " cerebro_udf.keras_names cerebro_udf.coordinator.directions"
+    " cerebro_udf.keras_names cerebro_udf.metric_forms cerebro_udf.coordinator.directions"
     " cerebro_udf.coordinator.matching cerebro_udf.coordinator.options cerebro_udf.coordinator.pruners"
     " cerebro_udf.coordinator.samplers cerebro_udf.coordinator.scheduler cerebro_udf.coordinator.search"
     " cerebro_udf.coordinator.space"

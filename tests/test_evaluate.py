@@ -31,13 +31,10 @@ def test_metric_of_several_values_has_a_line_for_each(session, table, run):
 
 
 def test_run_cannot_be_ranked_by_a_metric_of_several_values(session, table):
-    statement, values = session.call(
+    error = session.refused(
         table, session.model(SIGMOID), "label", metrics=CURVE, rank_by={"metric": "precision", "direction": "max"}
     )
-    with pytest.raises(psycopg.Error) as caught:
-        session.conn.execute(statement, values)
-    error = Refusal.of(caught.value)
-    assert (error.sqlstate, error.message) == ("22023", 'option rank_by names a metric of several values: "precision"')
+    assert (error.sqlstate, error.message) == ("22023", 'option "rank_by" names a metric of several values: "precision"')
 
 
 def test_evaluate_refuses_a_column_of_another_kind(session, run):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional
 
 from cerebro_udf import definition as definitions
-from cerebro_udf import keras_names
+from cerebro_udf import keras_names, metric_forms
 from cerebro_udf.errors import InvalidArgument, nearest
 
 # Better when larger. Everything else that Keras knows is an error, a divergence or a count of mistakes, except
@@ -63,7 +63,7 @@ def reported(options: Any, key: str, metric: str, given: Optional[str], task: Op
         task: ``classification`` or ``regression``, None while it is not known.
 
     Raises:
-        InvalidArgument: the metric is not reported, or its direction is not known.
+        InvalidArgument: the metric is not reported, has several values, or its direction is not known.
     """
     held_out = metric.startswith("val_")
     name = metric[len("val_") :] if held_out else metric
@@ -86,8 +86,13 @@ def reported(options: Any, key: str, metric: str, given: Optional[str], task: Op
             "It reports %s." % ", ".join(sorted(known)),
             "%s Add others to options.metrics." % nearest(name, known),
         )
+    checked = known[name]
+    if isinstance(checked, dict) and metric_forms.several(checked):
+        raise InvalidArgument(
+            'option "%s" names a metric of several values: "%s"' % (key, metric), None,
+            'Name one of a single value, such as {"F1Score": {"average": "macro"}}.',
+        )  # fmt: skip
     if given is not None:
         return given
-    checked = known[name]
     # A metric of the user's own naming has the direction of its class.
     return direction(checked["class_name"] if isinstance(checked, dict) else checked or name)

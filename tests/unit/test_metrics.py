@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cerebro_udf import definition, errors, keras_names
+from cerebro_udf import definition, errors, keras_names, metric_forms
 from cerebro_udf.segment import metrics, program, state
 
 ROWS = 200
@@ -170,3 +170,22 @@ def test_program_holds_metrics_of_every_form_in_its_loop():
     assert list(found) == ["loss", *(definition.metric_name(definition.check_metric(name)) for name in names)]
     for name, got in found.items():
         np.testing.assert_allclose(got, whole[name], rtol=1e-5, err_msg=name)
+
+
+OTHERS = [
+    {"F1Score": {"average": "macro"}}, {"FBetaScore": {"average": "micro"}}, {"R2Score": {"class_aggregation": None}},
+    {"R2Score": {"class_aggregation": "variance_weighted_average"}},
+    *({name: {"thresholds": cuts}} for name in ("Precision", "TruePositives") for cuts in (0.5, [0.5], [0.3, 0.5])),
+    {"AUC": {"thresholds": [0.3, 0.5]}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", [*({name: ARGUMENTS.get(name, {})} for name in keras_names.METRICS), *OTHERS], ids=str)
+def test_it_is_known_beforehand_which_metrics_give_several_values(metric):
+    checked = definition.check_metric(metric)
+    for model in MODELS:
+        try:
+            found = value(metric, model)
+        except (errors.InvalidArgument, ValueError):
+            continue  # not of this label
+        assert (np.ndim(found) > 0) == metric_forms.several(checked)

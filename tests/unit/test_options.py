@@ -231,6 +231,10 @@ def test_without_held_out_rows_the_loss_ranks():
         ({"rank_by": "val_accuracy", "metrics": ["mae"]}, "does not report"),
         ({"rank_by": "val_loss", "validation": 0}, "held out"),
         ({"rank_by": "mean", "metrics": ["mean"]}, "direction"),
+        ({"rank_by": "val_f1", "metrics": [{"F1Score": {"name": "f1"}}]}, "several values"),
+        ({"rank_by": {"metric": "f1", "direction": "max"}, "weighted_metrics": [{"F1Score": {"name": "f1"}}]}, "several values"),
+        ({"early_stopping": {"monitor": "p"}, "metrics": [{"Precision": {"name": "p", "thresholds": [0.3, 0.7]}}]}, "several values"),
+        ({"reduce_on_plateau": {"monitor": "r2_score"}, "metrics": [{"R2Score": {"class_aggregation": None}}]}, "several values"),
     ],
 )
 def test_a_metric_that_cannot_rank_is_refused(options, told):
