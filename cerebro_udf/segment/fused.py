@@ -20,7 +20,8 @@ from cerebro_udf.errors import TrialFailed
 from cerebro_udf.segment import memory, state
 from cerebro_udf.segment.program import Program
 
-import keras  # isort: skip  (program says first how TensorFlow has to start)
+from cerebro_udf.segment import adam  # isort: skip  (program says first how TensorFlow has to start)
+import keras  # isort: skip
 import tensorflow as tf  # isort: skip
 from keras.src.backend.tensorflow.optimizer import TFOptimizer  # isort: skip
 from keras.src.optimizers.base_optimizer import BaseOptimizer  # isort: skip
@@ -74,7 +75,7 @@ class FusedProgram(Program):
 
         Raises:
             StateMismatch: a blob is damaged or belongs to another program; nothing was assigned.
-            TrialFailed: their random generators differ; nothing was assigned.
+            TrialFailed: their random generators or counts of steps differ; nothing was assigned.
         """
         prefixes = _prefixes(groups)
         expected = {name: what for name, what in self._expected.items() if name.startswith(prefixes)}
@@ -87,9 +88,9 @@ class FusedProgram(Program):
                 arrays[name] = np.asarray(rate, arrays[name].dtype)
             members.append(arrays)
         members += members[-1:] * (self.size - len(members))
-        for name in self.generators:
+        for name in [*self.generators, *self.model.steps]:
             if name in expected and any((arrays[name] != members[0][name]).any() for arrays in members):
-                raise TrialFailed("the members' random generators differ")
+                raise TrialFailed("the members' %s differ" % ("random generators" if name in self.generators else "steps"))
         for name in expected:
             self.model.stacks[name].assign(np.stack([arrays[name] for arrays in members]))
 
@@ -116,8 +117,8 @@ class FusedProgram(Program):
         name, optimizer = self._single._rate_name, self._single.model.optimizer
         if name is not None:
             return self.model.stacks[name].numpy().astype(float).tolist()
-        (steps,) = (stack for n, stack in self.model.stacks.items() if self.model.variables[n] is optimizer.iterations)
-        return [float(optimizer._learning_rate(step)) for step in steps.numpy()]
+        (steps,) = self.model.steps
+        return [float(optimizer._learning_rate(step)) for step in self.model.stacks[steps].numpy()]
 
 
 def _prefixes(groups: Sequence[str]) -> Tuple[str, ...]:
@@ -131,6 +132,7 @@ class _Members:
         variables: The model's, by the names of a state.
         stacks: By the same names; (size, *shape of the variable).
         dropout: Of ``DropoutRates.values``; (size, count, 2).
+        steps: The name of the optimizer's count of steps.
     """
 
     def __init__(self, program: Program, variables: Dict[str, Any], size: int):
@@ -143,10 +145,12 @@ class _Members:
             for name, variable in variables.items()
         }
         self.dropout = tf.Variable(tf.zeros((size, self._dropout.count, 2), tf.float64), trainable=False)
+        self.steps = [name for name, variable in variables.items() if variable is self._model.optimizer.iterations]
+        self._adam = adam.of(self._model, {id(v): name for name, v in variables.items()}, self.stacks)
 
     def train_step(self, data: tuple) -> None:
         """Do what Keras' ``train_step`` does, for every member."""
-        values = self._values(*_GROUPS)
+        values = self._values(*(_GROUPS if self._adam is None else ("model", "metric")))
         weights = [values[name] for name in self._trained]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
@@ -154,7 +158,9 @@ class _Members:
             total = tf.reduce_sum(losses)  # no member's gradient depends on another's loss
         gradients = zip(self._trained, tape.gradient(total, weights))
         gradients = {name: gradient for name, gradient in gradients if gradient is not None}
-        if gradients:
+        if gradients and self._adam is not None:
+            self._adam.apply(gradients)
+        elif gradients:
             updated = {n: value for n, value in values.items() if n in self._trained or n.startswith("optimizer/")}
             changed = {**changed, **_each(self._update, (gradients, updated))}
         self._assign(changed)

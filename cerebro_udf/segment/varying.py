@@ -78,6 +78,8 @@ class DropoutRates:
             found = tf.shape(inputs)
             shape = found if shape is None else [found[i] if n is None else n for i, n in enumerate(shape)]
             drawn = keras.random.uniform(shape, dtype=inputs.dtype, seed=layer.seed_generator)
+            if self._member is not None:  # one product instead of two and a choice; only the sign of a zero may differ
+                return inputs * (tf.cast(drawn >= rate, inputs.dtype) * scale)
             return tf.where(drawn >= rate, inputs * scale, tf.zeros((), inputs.dtype))
 
         return call

@@ -56,11 +56,12 @@ def assert_equal(ours: bytes, theirs: bytes) -> None:
     [
         (EVERYTHING, part(), {"Adam": {"clipnorm": 0.1, "amsgrad": True}}, None),
         (EVERYTHING, CODES, {"SGD": {"learning_rate": 0.1, "momentum": 0.9, "nesterov": True}}, None),
+        (EVERYTHING, part(), {"Adam": {"learning_rate": 0.01, "beta_1": 0.8, "beta_2": 0.9, "epsilon": 1e-3}}, None),
         (DENSE, CODES_ALONE, {"SGD": {"learning_rate": 0.1, "weight_decay": 0.1}}, None),
         (DENSE, part(), {"Adam": {"learning_rate": {"CosineDecay": {"initial_learning_rate": 0.01, "decay_steps": 20}}}},
          ["sparse_categorical_accuracy", "SparseTopKCategoricalAccuracy"]),
     ],
-    ids=["everything", "text", "text alone", "schedule"],
+    ids=["everything", "text", "plain Adam", "text alone", "schedule"],
 )  # fmt: skip
 def test_members_trained_as_one_are_what_each_is_alone(layers, encoders, optimizer, metrics):
     program, arrays = Program(spec(layers, encoders, optimizer, metrics=metrics)), data(encoders)
@@ -122,6 +123,36 @@ def test_members_whose_generators_differ_are_refused(everything):
     blobs = [program.initial_state(1, generators=1), program.initial_state(1, generators=2)]
     with pytest.raises(errors.TrialFailed, match="generators differ"):
         fused.set_states(blobs, [None, None])
+
+
+def test_members_that_have_made_other_numbers_of_steps_are_refused(everything):
+    program, fused = everything
+    first = program.initial_state(1, generators=1)
+    program.set_state(first)
+    program.train(data(part()), ORDER[:32], 32)
+    arrays = state.unpack(first)[0]
+    later = program._pack({name: array if name.startswith("model/") else state.unpack(program.get_state())[0][name] for name, array in arrays.items()})
+    with pytest.raises(errors.TrialFailed, match="steps differ"):
+        fused.set_states([first, later], [None, None])
+
+
+CONSTRAINED = [{"Dense": {"units": 8, "kernel_constraint": {"MaxNorm": {"max_value": 0.5}}}}, *DENSE]
+
+
+@pytest.mark.parametrize(
+    "layers, optimizer, plain",
+    [(DENSE, "adam", True), (DENSE, {"Adam": {"epsilon": 1e-3}}, True), (CONSTRAINED, "adam", False), (DENSE, "AdamW", False)]
+    + [(DENSE, {"Adam": {name: value}}, False) for name, value in (
+        ("amsgrad", True), ("clipnorm", 1.0), ("clipvalue", 1.0), ("weight_decay", 0.1),
+        ("learning_rate", {"CosineDecay": {"initial_learning_rate": 0.01, "decay_steps": 20}}))],
+)  # fmt: skip
+def test_only_plain_adam_is_updated_by_tensorflows_kernel_and_agrees_as_the_others_do(layers, optimizer, plain):
+    program, arrays = Program(spec(layers, optimizer=optimizer)), data(part())
+    fused = FusedProgram(program, 2)
+    assert (fused.model._adam is not None) is plain
+    blobs = [program.initial_state(seed, generators=1) for seed in (1, 2)]
+    for ours, blob in zip(together(fused, blobs, [None, None], arrays), blobs):
+        assert_equal(ours, alone(program, blob, None, arrays))
 
 
 def test_a_damaged_or_foreign_state_is_refused_and_nothing_assigned(everything):
