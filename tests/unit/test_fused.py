@@ -130,8 +130,8 @@ def test_members_that_have_made_other_numbers_of_steps_are_refused(everything):
     first = program.initial_state(1, generators=1)
     program.set_state(first)
     program.train(data(part()), ORDER[:32], 32)
-    arrays = state.unpack(first)[0]
-    later = program._pack({name: array if name.startswith("model/") else state.unpack(program.get_state())[0][name] for name, array in arrays.items()})
+    begun, trained = state.unpack(first)[0], state.unpack(program.get_state())[0]
+    later = program._pack({name: (begun if name.startswith("model/") else trained)[name] for name in begun})
     with pytest.raises(errors.TrialFailed, match="steps differ"):
         fused.set_states([first, later], [None, None])
 
