@@ -99,6 +99,12 @@ class BadData(CerebroError):
     sqlstate = "22000"
 
 
+class OutOfRange(CerebroError):
+    """Numbers of a column lose what tells them apart."""
+
+    sqlstate = "22003"
+
+
 class NullInData(CerebroError):
     """A feature or label column holds NULL, NaN or infinite values and ``nulls`` is ``error``."""
 

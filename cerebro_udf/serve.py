@@ -42,7 +42,7 @@ def predict(plpy, gd: dict, run: str, row: str, wanted: str, trial: Optional[int
         )
     if wanted in ("class", "probabilities") and predictor.classes is None:
         raise InvalidArgument('run "%s" predicts a number' % run, None, "Call cerebro.predict_value.")
-    value, probabilities = predictor.row(values)
+    value, probabilities = predictor.row(values, lambda sql, text: _read(plpy, gd, sql, text))
     if wanted == "value":
         return repr(float(value))
     if predictor.classes is None:
@@ -87,6 +87,16 @@ def _values(row: str) -> Any:
     if not isinstance(values, (dict, list)):
         values = [values]
     return values
+
+
+def _read(plpy, gd: dict, sql: str, text: str) -> Any:
+    """Have the server read a text as a value of a type, as this session's settings have it."""
+    try:
+        return plpy.execute(stored.plan(plpy, gd, "select %s as value" % sql, ["text"]), [text])[0]["value"]
+    except plpy.SPIError as error:
+        if not (error.sqlstate or "").startswith("22"):
+            raise
+        raise InvalidArgument(str(error), None, "Write it as PostgreSQL does, or cast it before it is put into the row.") from None
 
 
 def _integer(digits: str) -> Any:

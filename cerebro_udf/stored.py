@@ -56,9 +56,9 @@ def choose(plpy, gd: dict, run: str, trial: Optional[int]) -> Chosen:
         NotFound: no such run or trial.
         NotReady: no epoch of it is finished.
     """
-    found = plpy.execute(_plan(plpy, gd, _CHOSEN, ["text", "int4"]), [run, trial])
+    found = plpy.execute(plan(plpy, gd, _CHOSEN, ["text", "int4"]), [run, trial])
     if not len(found):
-        found = plpy.execute(_plan(plpy, gd, _ALIAS, ["text", "int4"]), [run, trial])
+        found = plpy.execute(plan(plpy, gd, _ALIAS, ["text", "int4"]), [run, trial])
     if not len(found):
         hint = "select run, state from cerebro.run; shows all runs."
         level = plpy.execute("select pg_catalog.current_setting('transaction_isolation') as level")[0]["level"]
@@ -89,8 +89,8 @@ def read(plpy, gd: dict, run: str, trial: Optional[int]) -> Tuple[Chosen, dict, 
     """
     for _ in range(READS):
         chosen = choose(plpy, gd, run, trial)
-        rows = plpy.execute(_plan(plpy, gd, _RUN, ["int4", "int4"]), [chosen.run, chosen.trial])
-        chunks = plpy.execute(_plan(plpy, gd, _STATE, ["int4", "int4", "int4"]), [chosen.run, chosen.trial, chosen.seq])
+        rows = plpy.execute(plan(plpy, gd, _RUN, ["int4", "int4"]), [chosen.run, chosen.trial])
+        chunks = plpy.execute(plan(plpy, gd, _STATE, ["int4", "int4", "int4"]), [chosen.run, chosen.trial, chosen.seq])
         if len(rows) and len(chunks):
             record = dict(rows[0])
             for key in ("definition", "options", "encoders", "params"):
@@ -99,7 +99,7 @@ def read(plpy, gd: dict, run: str, trial: Optional[int]) -> Tuple[Chosen, dict, 
     raise NotReady('run "%s" is being replaced' % run, None, "Try again.")
 
 
-def _plan(plpy, gd: dict, query: str, types: List[str]):
+def plan(plpy, gd: dict, query: str, types: List[str]):
     plans: Dict[str, object] = gd.setdefault("cerebro_plans", {})
     if query not in plans:
         plans[query] = plpy.prepare(query, types)

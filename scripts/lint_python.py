@@ -40,13 +40,13 @@ PURE = (
 )
 PURE_IMPORTS = frozenset(
     "__future__ collections copy dataclasses decimal functools hashlib heapq itertools json math numpy operator"
-    " optuna random re typing unicodedata cerebro_udf.definition cerebro_udf.encoders cerebro_udf.errors"
+    " optuna random re typing unicodedata cerebro_udf.columns cerebro_udf.definition cerebro_udf.encoders cerebro_udf.errors"
     " cerebro_udf.keras_names cerebro_udf.metric_forms cerebro_udf.coordinator.directions"
     " cerebro_udf.coordinator.matching cerebro_udf.coordinator.options cerebro_udf.coordinator.pruners"
     " cerebro_udf.coordinator.samplers cerebro_udf.coordinator.scheduler cerebro_udf.coordinator.search"
     " cerebro_udf.coordinator.space"
     " cerebro_udf.coordinator.stopping cerebro_udf.coordinator.weights cerebro_udf.coordinator.work"
-    " cerebro_udf.optimizers cerebro_udf.precision".split()
+    " cerebro_udf.optimizers cerebro_udf.precision cerebro_udf.refusals".split()
 )
 IMPURE_CALLS = frozenset("open input print exec eval compile __import__ breakpoint globals".split())
 

@@ -451,7 +451,7 @@ def test_no_type_that_a_run_speaks_of_is_taken_for_sql(session, run, target):
         with pytest.raises(psycopg.Error) as caught:
             session.conn.execute(CALL, values(run, table, target))
     error = Refusal.of(caught.value)
-    assert error.sqlstate == "42804" and "injected" in error.message and error.hint
+    assert error.sqlstate == "42804" and "injected" in error.detail and error.hint
 
 
 def test_arrays_of_another_shape(session, holes, target):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from cerebro_udf import encoders as encoding
-from cerebro_udf import stored
+from cerebro_udf import refusals, stored
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator.load import Loader
@@ -151,8 +150,8 @@ def judging(plpy, gd: dict, run: str, source: str, options: dict, metrics: Calla
         key = "evaluate " + run
         loader = Loader(segments, table, fitted, key, options["nulls"], 1.0, options["memory"])
         stats = loader.load()
-        encoding.refuse_unusable(stats, options["nulls"])
-        encoding.refuse_other_shapes(stats, encoders)
+        refusals.refuse_unusable(stats, options["nulls"])
+        refusals.refuse_other_shapes(stats, encoders)
         segments.start()
         loader.encode(encoders)
         yield Judge(plpy, segments, key, record, order, chunks, lambda number: loader.again(number, stats[number], encoders))

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, List, Optional, Tuple
 
-from cerebro_udf import faults
+from cerebro_udf import columns, faults
 from cerebro_udf.catalog import STOP_SECONDS, Ledger, refuse_read_only
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import programs, search, weights
@@ -64,13 +64,15 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: str, feature
     table = describe(plpy, source, start.features(features), label, weight=parsed.sample_weight)
     if start.earlier is not None:
         refuse_other_kinds(table, start.earlier["encoders"])
+    columns.task_of(table.label_spec(parsed.task))
     if parsed.class_weight is not None:
         weights.refuse_regression(table.label_spec(parsed.task))
-    for column in parsed.encoders:
+    for column, encoder in parsed.encoders.items():
         if column not in table.features:
             raise InvalidArgument(
                 'option encoders names "%s", which is not a feature' % column, None, nearest(column, table.features)
             )
+        columns.refuse_unfit_encoder(column, table.types[column], encoder)
     engine = engine_for(plpy)
     return Call(run, model, start, table, parsed, seeded, engine, engine.shards(table, parsed.segments))
 

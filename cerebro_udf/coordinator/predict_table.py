@@ -14,8 +14,7 @@ import time
 import uuid
 from typing import Any, Dict, List, Optional, Tuple
 
-from cerebro_udf import encoders as encoding
-from cerebro_udf import faults, stored
+from cerebro_udf import columns, faults, stored
 from cerebro_udf.catalog import leads_home, refuse_read_only
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import programs
@@ -121,11 +120,10 @@ def _columns(carried: Dict[str, str], label: dict, probabilities: bool, segment:
         InvalidArgument: a column that is carried along has the name of one of ours.
         WrongColumnType, NotSupported: the run's label has a type that no label has; another member of its owner wrote it.
     """
-    encoding.task_of(label)
+    columns.task_of(label)
     predicted = {"prediction": "double precision"}
     if label.get("classes"):
-        type_ = encoding.base_type(label["type"])
-        predicted = {"prediction": "text" if type_ in encoding.TEXT_TYPES else type_, "probability": "real"}
+        predicted = {"prediction": columns.prediction_type(label["type"]), "probability": "real"}
         if probabilities:
             predicted["probabilities"] = "jsonb"
     if segment is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence
 
+from cerebro_udf import columns
 from cerebro_udf.errors import (
     ColumnNotFound,
     InvalidArgument,
@@ -17,11 +18,6 @@ from cerebro_udf.errors import (
     nearest,
 )
 
-NUMBERS = frozenset(
-    {"smallint", "integer", "bigint", "real", "double precision", "numeric", "boolean"}
-)
-TEXTS = frozenset({"text", "character varying", "character"})
-
 _RELATION = """
 select c.oid::int8 as oid, c.relkind, c.relpersistence, c.relnamespace::int8 as namespace
      , pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname) as name
@@ -29,12 +25,29 @@ from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamesp
 where c.oid = $1::text::pg_catalog.regclass
 """
 
+# Domains, over whatever they are, count as what they are over; each array adds its brackets; an enum is one, whatever its name.
 _COLUMNS = """
+with recursive step(attnum, type, brackets) as (
+    select a.attnum, a.atttypid, ''
+    from pg_catalog.pg_attribute a
+    where a.attrelid = $1::int8::oid and a.attnum > 0 and not a.attisdropped
+    union all
+    select s.attnum, case t.typtype when 'd' then t.typbasetype else e.oid end, s.brackets || case t.typtype when 'd' then '' else '[]' end
+    from step s
+    join pg_catalog.pg_type t on t.oid = s.type
+    left join pg_catalog.pg_type e on e.oid = t.typelem and e.typarray = t.oid
+    where t.typtype = 'd' or e.oid is not null
+)
 select a.attname as name
-     , pg_catalog.format_type(case when t.typtype = 'd' then t.typbasetype else t.oid end, null) as type
+     , case t.typtype when 'e' then 'enum' else pg_catalog.format_type(t.oid, null) end || s.brackets as type
+     , array(
+           select e.enumlabel::text from pg_catalog.pg_enum e where e.enumtypid = t.oid order by e.enumsortorder
+       ) as "values"
      , pg_catalog.has_column_privilege($1::int8::oid, a.attnum, 'SELECT') as readable
-from pg_catalog.pg_attribute a join pg_catalog.pg_type t on t.oid = a.atttypid
-where a.attrelid = $1::int8::oid and a.attnum > 0 and not a.attisdropped
+from step s
+join pg_catalog.pg_type t on t.oid = s.type
+join pg_catalog.pg_attribute a on a.attrelid = $1::int8::oid and a.attnum = s.attnum
+where t.typtype <> 'd' and not exists (select 1 from pg_catalog.pg_type e where e.oid = t.typelem and e.typarray = t.oid)
 order by a.attnum
 """
 
@@ -61,11 +74,12 @@ class Source:
     oid: int
     name: str  # qualified and quoted
     kind: str  # pg_class.relkind
-    types: Dict[str, str]  # of every column, without modifiers; domains as their base type
+    types: Dict[str, str]  # of every column, without modifiers; domains as their base type, enums as ``enum``
     features: List[str]
     label: Optional[str]
     carried: Sequence[str] = ()  # further columns, of any type
     weight: Optional[str] = None  # the column that weighs rows
+    label_values: Sequence[str] = ()  # of a label that is an enum, in the order of its declaration
 
     @property
     def columns(self) -> List[str]:
@@ -75,28 +89,21 @@ class Source:
     def feature_specs(self, encoders: dict) -> List[dict]:
         """Column specifications of the features, as a segment's ``load`` wants them."""
         return [
-            {"name": name, "type": self.types[name], "kind": kind_of(self.types[name]), "encoder": encoders.get(name)}
+            {
+                "name": name, "type": self.types[name], "kind": columns.kind(self.types[name], encoders.get(name)),
+                "encoder": encoders.get(name),
+            }
             for name in self.features
-        ]
+        ]  # fmt: skip
 
     def label_spec(self, task: Optional[str]) -> Optional[dict]:
         if self.label is None:
             return None
-        return {"name": self.label, "type": self.types[self.label], "task": task}
+        spec = {"name": self.label, "type": self.types[self.label], "task": task}
+        return {**spec, "values": list(self.label_values)} if self.label_values else spec
 
     def weight_spec(self) -> Optional[dict]:
         return None if self.weight is None else {"name": self.weight, "type": self.types[self.weight]}
-
-
-def kind_of(type_name: str) -> Optional[str]:
-    """``number``, ``array`` or ``text``; None for a type that cannot be a feature."""
-    if type_name in NUMBERS:
-        return "number"
-    if type_name in TEXTS:
-        return "text"
-    if type_name.endswith("[]") and type_name[:-2] in NUMBERS - {"boolean"}:
-        return "array"
-    return None
 
 
 def describe(plpy, source: str, features: Optional[List[str]], label: Optional[str], carried: Sequence[str] = (),
@@ -117,6 +124,7 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
     relation = _relation(plpy, source)
     rows = plpy.execute(plpy.prepare(_COLUMNS, ["int8"]), [relation["oid"]])
     types = {row["name"]: row["type"] for row in rows}
+    values = {row["name"]: row["values"] for row in rows}
     readable = {row["name"] for row in rows if row["readable"]}
     if not readable:
         raise NoPrivilege(
@@ -127,7 +135,7 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
     if weight is not None:
         _check_weight(weight, types, relation["name"], label)
     if features == ["*"]:
-        features = [name for name in types if name not in (label, weight) and name in readable and kind_of(types[name])]
+        features = [name for name in types if name not in (label, weight) and name in readable and columns.kind(types[name])]
     for position, name in enumerate(features or []):
         if name is None or not name.strip():
             raise NullArgument(
@@ -146,20 +154,16 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
                 "A column that weighs rows says how much they count, not what they are.",
                 "Take it off the features.",
             )
-        if kind_of(types[name]) is None:
+        if columns.kind(types[name]) is None:
             raise WrongColumnType(
                 'column "%s" cannot be a feature' % name,
                 "Its type is %s." % types[name],
-                "Features are numbers, booleans, text, and arrays of numbers; add a column of such a type.",
+                "Features are numbers, booleans, text, enums, uuids, dates and times, and arrays of numbers; add a column of such a type.",
             )
     if features == []:
         raise InvalidArgument("there is no feature", None, "List at least one column of %s." % relation["name"])
-    if label is not None and types[label] not in NUMBERS | TEXTS:
-        raise WrongColumnType(
-            'column "%s" cannot be a label' % label,
-            "Its type is %s." % types[label],
-            "A label is a number, a boolean or text.",
-        )
+    if label is not None:
+        columns.task_of({"name": label, "type": types[label]})
     for name in carried:
         _column(name, types, relation["name"], "column to be carried along")
     for name in [*(features or []), *(name for name in (label, weight) if name is not None), *carried]:
@@ -175,7 +179,9 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
             "Segments read it in sessions of their own, which see committed rows only.",
             "COMMIT first.",
         )
-    return Source(relation["oid"], relation["name"], relation["relkind"], types, list(features or []), label, carried, weight)
+    return Source(
+        relation["oid"], relation["name"], relation["relkind"], types, list(features or []), label, carried, weight, values.get(label, ())
+    )
 
 
 def refuse_other_kinds(table: Source, encoders: dict) -> None:
@@ -185,11 +191,11 @@ def refuse_other_kinds(table: Source, encoders: dict) -> None:
         WrongColumnType.
     """
     for feature in encoders["features"]:
-        found = kind_of(table.types[feature["name"]])
-        if found != feature["kind"]:
+        found, known = table.types[feature["name"]], feature["type"]
+        if columns.meaning(found, feature["kind"]) != columns.meaning(known, feature["kind"]):
             raise WrongColumnType(
                 'column "%s" of table %s is of another kind than the run\'s' % (feature["name"], table.name),
-                "It is of type %s; the run was trained on a column of kind %s." % (table.types[feature["name"]], feature["kind"]),
+                "It is of type %s; the run was trained on a column of type %s." % (found, known),
                 "Cast it in a table of its own, or name another table.",
             )
 
@@ -220,7 +226,7 @@ def _check_weight(name: str, types: Dict[str, str], relation: str, label: Option
         raise InvalidArgument(
             'sample_weight "%s" is the label' % name, "Rows would count by their own answer.", "Name another column."
         )
-    if types[name] not in NUMBERS:
+    if columns.meaning(types[name], "number") != "number":
         raise WrongColumnType(
             'column "%s" cannot be a sample_weight' % name,
             "Its type is %s." % types[name],

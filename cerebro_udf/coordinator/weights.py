@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any, Dict, List, Union
 
-from cerebro_udf import encoders as encoding
+from cerebro_udf import columns
 from cerebro_udf.errors import InvalidArgument, nearest
 
 BALANCED = "balanced"
@@ -40,7 +40,7 @@ def refuse_regression(label: dict) -> None:
     Args:
         label: Its column specification.
     """
-    if encoding.task_of(label) == "regression":
+    if columns.task_of(label) == "regression":
         raise InvalidArgument(
             'option "class_weight" is for classification, label "%s" is a quantity' % label["name"],
             "Its type is %s." % label["type"],

@@ -15,19 +15,10 @@ from typing import Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from cerebro_udf import columns
 from cerebro_udf.errors import RaggedArrays
 
-# Element type -> what the query casts it to.
-SENT = {
-    "smallint": "int2",
-    "integer": "int4",
-    "bigint": "int8",
-    "real": "float4",
-    "double precision": "float8",
-    "numeric": "float8",
-    "boolean": "bool",
-}
-# That -> how it comes.
+# How elements come, by the type that the query casts them to.
 ELEMENTS = {"int2": "=i2", "int4": "=i4", "int8": "=i8", "float4": "=f4", "float8": "=f8", "bool": "u1"}
 
 
@@ -36,26 +27,25 @@ def sent(column: str, type_: str) -> str:
 
     Args:
         column: Quoted.
-        type_: A key of :data:`SENT`.
+        type_: Of the array, a key of ``columns.TYPES`` with brackets.
     """
     # The cast costs nothing where the relation has this type; through a foreign table it may have another.
-    return "cerebro_internal.array_bytes(%s::pg_catalog.%s[])" % (column, SENT[type_])
+    return "cerebro_internal.array_bytes(%s::pg_catalog.%s[])" % (column, columns.of(type_).cast)
 
 
-def sent_scalars(columns: Iterable[Tuple[str, str]]) -> str:
-    """Return the SQL by which the scalars of a row come as :func:`parse_scalars` reads them; (quoted column, type) of each."""
-    casts = [name + ("::pg_catalog.int4" if type_ == "boolean" else "") + "::pg_catalog.float8" for name, type_ in columns]
-    return "cerebro_internal.array_bytes(ARRAY[%s])" % ", ".join(casts)
+def sent_scalars(values: Iterable[str]) -> str:
+    """Return the SQL by which the scalars of a row, SQL of double precision each, come as :func:`parse_scalars` reads them."""
+    return "cerebro_internal.array_bytes(ARRAY[%s])" % ", ".join(values)
 
 
 def parse(
-    blobs: Sequence[Optional[bytes]], element: str, column: str, shape: Optional[Tuple[int, ...]]
+    blobs: Sequence[Optional[bytes]], type_: str, column: str, shape: Optional[Tuple[int, ...]]
 ) -> Tuple[np.ndarray, np.ndarray, Optional[Tuple[int, ...]]]:
     """Read one array per row.
 
     Args:
         blobs: What ``array_bytes`` returned; None for NULL.
-        element: A value of :data:`ELEMENTS`.
+        type_: As for :func:`sent`.
         column: Its name, for the error.
         shape: The shape of earlier rows, None if there were none.
 
@@ -66,7 +56,7 @@ def parse(
     Raises:
         RaggedArrays: a row of another shape; names both.
     """
-    nulls = np.zeros(len(blobs), bool)
+    nulls, element = np.zeros(len(blobs), bool), ELEMENTS[columns.of(type_).cast]
     values = _parse_equal(blobs, element, column, shape) if blobs and None not in blobs else None
     if values is None:
         whole = []

@@ -11,11 +11,14 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
 
+from cerebro_udf import columns
 from cerebro_udf import encoders as encoding
 from cerebro_udf.errors import InvalidArgument, NotSupported, TrialFailed
 from cerebro_udf.segment import network, serving
 
 import keras  # isort: skip  (network says first how TensorFlow has to start)
+
+_CATEGORIES = {"integer": "int64", "boolean": "bool", "date": "string", "text": "string"}  # by spelling
 
 METADATA = "cerebro.json"  # beside Keras' own members of the archive; Keras leaves it alone
 VALUE_BYTES = 2**30 - 2**20  # what PostgreSQL holds in one value, with room for the row around it
@@ -25,7 +28,8 @@ SCALES = (1e-5, 1e15)  # between these Keras' Normalization takes a deviation fo
 def archive(encoders: dict, program: dict, blob: bytes, about: Dict[str, Any], pulse: Callable[[], None]) -> bytes:
     """Write a model that takes raw columns and gives what ``predict`` gives.
 
-    Its input is a dict by column: numbers float64 (rows, 1), arrays float64 (rows, *shape), texts (rows, 1). Its
+    Its input is a dict by column: numbers float64 (rows, 1), arrays float64 (rows, *shape), categories (rows, 1) of strings, or of
+    int64 or bool where their column has integers or booleans. Its
     output is float32 (rows, 1) for regression, else the probabilities (rows, classes) in the order of ``classes``.
 
     Args:
@@ -83,13 +87,14 @@ def _inputs(encoders: dict) -> Tuple[Dict[str, Any], List[str]]:
             name += "_"
         text = feature["kind"] == "text"
         shape = (1,) if text else tuple(feature["shape"]) or (1,)
-        inputs[name] = keras.Input(shape, name=name, dtype="string" if text else "float64")
+        dtype = _CATEGORIES[columns.of(feature["type"]).spelling] if text else "float64"
+        inputs[name] = keras.Input(shape, name=name, dtype=dtype)
         names.append(name)
     return inputs, names
 
 
 def _encoded(encoders: dict, inputs: List[Any], pulse: Callable[[], None]) -> Any:
-    """Encode raw columns as ``encoders.Encoding`` does, in the structure of ``network.feed``."""
+    """Encode raw columns as ``tensors.Encoding`` does, in the structure of ``network.feed``."""
     numbers, codes = [], []
     for feature, x in zip(encoders["features"], inputs):
         if feature["kind"] == "text":
@@ -132,11 +137,21 @@ def _normalized(x: Any, mean: np.ndarray, scale: np.ndarray) -> Any:
 
 
 def _looked_up(feature: dict, x: Any) -> Any:
-    """Codes as ``encoders.Encoding`` gives them: 0 for a value that the run has not seen, then the vocabulary in order."""
+    """Codes as ``tensors.Encoding`` gives them: 0 for a value that the run has not seen, then the vocabulary in order."""
+    if columns.of(feature["type"]).spelling in ("integer", "boolean"):
+        return _whole_looked_up([columns.whole(value) for value in feature["vocabulary"]], x)
     unknown = "[UNK]"
     while unknown in feature["vocabulary"]:
         unknown += "]"
     return keras.layers.StringLookup(vocabulary=feature["vocabulary"], mask_token=None, num_oov_indices=1, oov_token=unknown)(x)
+
+
+def _whole_looked_up(vocabulary: List[int], x: Any) -> Any:
+    unknown = -1
+    while unknown in vocabulary:
+        unknown -= 1
+    lookup = keras.layers.IntegerLookup(vocabulary=vocabulary, mask_token=None, num_oov_indices=1, oov_token=unknown)
+    return lookup(keras.ops.cast(x, "int64"))
 
 
 def _probabilities(y: Any, output: str, classes: int) -> Any:

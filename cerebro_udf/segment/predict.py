@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from cerebro_udf import columns, tensors
 from cerebro_udf import encoders as encoding
 from cerebro_udf.errors import InvalidArgument, NullArgument, TrialFailed, nearest
 from cerebro_udf.segment import network, serving
@@ -14,6 +15,8 @@ from cerebro_udf.segment import network, serving
 import tensorflow as tf  # isort: skip  (network says first how TensorFlow has to start)
 
 BATCH_ROWS = 4096
+
+Read = Optional[Callable[[str, str], Any]]
 
 
 class Predictor:
@@ -30,7 +33,7 @@ class Predictor:
     """
 
     def __init__(self, encoders: dict, program: dict, blob: bytes):
-        self._encoding = encoding.Encoding(encoders)
+        self._encoding = tensors.Encoding(encoders)
         self._features = encoders["features"]
         self.classes: Optional[list] = encoding.classes(encoders["label"])
         try:
@@ -40,12 +43,13 @@ class Predictor:
         serving.assign(self._model, blob)
         self._answer = answering(self._model, output, encoding.model_part(encoders))
 
-    def row(self, values: Any) -> Tuple[Any, Optional[List[float]]]:
+    def row(self, values: Any, read: Read = None) -> Tuple[Any, Optional[List[float]]]:
         """Predict one row.
 
         Args:
             values: A dict by feature name (other keys are ignored), or a list in feature order; where the
                 only feature is an array, the array itself too.
+            read: Has the server read a text as a value of a type: see ``columns.read_by_server``.
 
         Returns:
             (value, None) for regression, (class, probabilities in the order of ``classes``) for
@@ -55,10 +59,10 @@ class Predictor:
             InvalidArgument: a feature is missing, or a value of the wrong type or shape.
             NullArgument: a value is NULL or NaN.
         """
-        answers, probabilities = self.rows([values])
+        answers, probabilities = self.rows([values], read)
         return answers[0], None if probabilities is None else probabilities[0].tolist()
 
-    def rows(self, rows: Sequence[Any]) -> Tuple[list, Optional[np.ndarray]]:
+    def rows(self, rows: Sequence[Any], read: Read = None) -> Tuple[list, Optional[np.ndarray]]:
         """Predict many rows, each as for :meth:`row`.
 
         Returns:
@@ -66,13 +70,13 @@ class Predictor:
         """
         listed = [self._in_order(values) for values in rows]
         columns = {
-            feature["name"]: _column(feature, [values[i] for values in listed])
+            feature["name"]: _column(feature, [values[i] for values in listed], read)
             for i, feature in enumerate(self._features)
         }
         return self.columns(columns)
 
-    def columns(self, columns: Dict[str, encoding.Column]) -> Tuple[list, Optional[np.ndarray]]:
-        """Predict rows given as raw columns, as ``encoders.Encoding.encode`` takes them; see :meth:`rows`."""
+    def columns(self, columns: Dict[str, tensors.Column]) -> Tuple[list, Optional[np.ndarray]]:
+        """Predict rows given as raw columns, as ``tensors.Encoding.encode`` takes them; see :meth:`rows`."""
         answers = self._answer(self._encoding.encode(columns))
         if self.classes is None:
             return answers.astype(float).tolist(), None
@@ -140,20 +144,18 @@ def answering(model: Any, output: str, part: dict) -> Callable[..., np.ndarray]:
     return answer
 
 
-def _column(feature: dict, values: List[Any]) -> encoding.Column:
+def _column(feature: dict, values: List[Any], read: Read) -> tensors.Column:
     """Turn the JSON values of one feature into a raw column."""
     name = feature["name"]
     if any(value is None for value in values):
         raise NullArgument(
             'feature "%s" is null' % name, None, "Give it a value; the run was trained without NULLs."
         )
+    sql = columns.read_by_server(feature)
+    if sql is not None:
+        values = [_read(feature, value, sql, read) for value in values]
     if feature["kind"] == "text":
-        for value in values:
-            if not isinstance(value, str):
-                raise _wrong(name, value, "It must be text.")
-        if encoding.base_type(feature.get("type", "")) in encoding.PADDED_TYPES:
-            return [value.rstrip(" ") for value in values]
-        return values
+        return values if sql is not None else [_spelled(feature, value) for value in values]
     shape = tuple(feature["shape"])
     if not values:
         return np.empty((0, *shape))
@@ -175,6 +177,28 @@ def _column(feature: dict, values: List[Any]) -> encoding.Column:
             'feature "%s" is NULL, NaN or infinite' % name, None, "The run was trained without such values."
         )
     return column
+
+
+def _read(feature: dict, value: Any, sql: str, read: Read) -> Any:
+    if not isinstance(value, str):
+        raise _wrong(feature["name"], value, "It must be text that PostgreSQL takes for a value of type %s." % feature["type"])
+    try:
+        return read(sql, value)
+    except InvalidArgument as error:
+        raise InvalidArgument('feature "%s": %s' % (feature["name"], error.message), error.detail, error.hint) from None
+
+
+def _spelled(feature: dict, value: Any) -> str:
+    """Return a category as its column spells it."""
+    spelling = columns.of(feature["type"]).spelling
+    if spelling == "boolean" and isinstance(value, bool):
+        return encoding.spelled(value)
+    if spelling == "integer" and isinstance(value, (int, float)) and not isinstance(value, bool) and value == value // 1:
+        return str(int(value))
+    if spelling == "text" and isinstance(value, str):
+        return value.rstrip(" ") if columns.base(feature["type"]) == columns.PADDED else value
+    wanted = {"boolean": "true or false", "integer": "a whole number"}.get(spelling, "text")
+    raise _wrong(feature["name"], value, "It must be %s." % wanted)
 
 
 def _has_text(values: Any) -> bool:

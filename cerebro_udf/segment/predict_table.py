@@ -14,11 +14,10 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import numpy as np
 
 from cerebro_udf import encoders as encoding
-from cerebro_udf import faults
+from cerebro_udf import faults, refusals, tensors
 from cerebro_udf.errors import DuplicateKey, NoPrivilege, NotReady, NullInData, ReadOnly
 from cerebro_udf.marks import Mark, copy_grants
-from cerebro_udf.segment import arrays, specs
-from cerebro_udf.segment.shard import FETCH_BYTES, FIRST_FETCH_ROWS, LARGEST_FETCH_ROWS, LARGEST_FLOAT32
+from cerebro_udf.segment import reading, specs
 from cerebro_udf.wire import finite
 
 KEPT_PREDICTORS = 4  # compiled models that a session keeps
@@ -202,82 +201,32 @@ _TAKES = {
 }  # fmt: skip
 
 
-class _Selection:
-    """What is selected of every row, and how a fetch of it becomes columns."""
-
-    def __init__(self, features: Sequence[dict], carried: Sequence[str]):
-        self._scalars = [f for f in features if f["kind"] == "number"]
-        self._arrays = [f for f in features if f["kind"] == "array"]
-        self._texts = [f for f in features if f["kind"] == "text"]
-        self._carried = carried
-
-    def query(self, plpy, read: dict) -> str:
-        def name(column: str) -> str:
-            return plpy.quote_ident(read["columns"][column])
-
-        outputs = ["ROW(%s)::pg_catalog.text AS carried" % ", ".join(map(name, self._carried))]
-        if self._scalars:
-            scalars = [(name(f["name"]), encoding.base_type(f["type"])) for f in self._scalars]
-            outputs.append(arrays.sent_scalars(scalars) + " AS scalars")
-        for i, feature in enumerate(self._arrays):
-            outputs.append("%s AS array%d" % (arrays.sent(name(feature["name"]), encoding.base_type(feature["type"])), i))
-        for i, feature in enumerate(self._texts):
-            outputs.append("%s::pg_catalog.text AS text%d" % (name(feature["name"]), i))
-        query = "SELECT %s FROM %s" % (", ".join(outputs), read["relation"])
-        return query + " WHERE " + read["where"] if read.get("where") else query
-
-    def width(self, row: Any) -> int:
-        """Bytes that a row takes on its way here, about."""
-        return 16 + sum(len(row[key] or b"") for key in row)
-
-    def parse(self, rows: Sequence[Any]) -> Tuple[Dict[str, encoding.Column], np.ndarray, List[str]]:
-        """Return (columns of the rows that can be predicted, which those are: bool (rows,), names of columns that forbid others)."""
-        good, spoilt = np.ones(len(rows), bool), []
-        values: Dict[str, Any] = {}  # name -> values of every row; NULL as anything
-
-        def put(name: str, column: Any, missing: np.ndarray) -> None:
-            if missing.any():
-                spoilt.append(name)
-                good[missing] = False
-            values[name] = column
-
-        if self._scalars:
-            numbers, nulls = arrays.parse_scalars([row["scalars"] for row in rows], len(self._scalars))
-            for j, feature in enumerate(self._scalars):
-                put(feature["name"], numbers[:, j], nulls[:, j] | ~_fit(numbers[:, j]))
-        for i, feature in enumerate(self._arrays):
-            element = arrays.ELEMENTS[arrays.SENT[encoding.base_type(feature["type"])]]
-            found, nulls, _ = arrays.parse([row["array%d" % i] for row in rows], element, feature["name"], None)
-            _refuse_other_shape(feature, found)
-            if nulls.any():
-                filled = np.zeros((len(rows), *feature["shape"]), found.dtype)
-                filled[~nulls] = found
-                found = filled
-            put(feature["name"], found, nulls | ~_fit(found))
-        for i, feature in enumerate(self._texts):
-            texts = [row["text%d" % i] for row in rows]
-            put(feature["name"], texts, np.array([text is None for text in texts], bool))
-        if not good.all():
-            values = {
-                name: [text for text, kept in zip(column, good) if kept] if isinstance(column, list) else column[good]
-                for name, column in values.items()
-            }
-        return values, good, spoilt
-
-
-def _fit(values: np.ndarray) -> np.ndarray:
-    """Which rows hold no NaN and nothing that is infinite in single precision."""
-    if values.dtype.kind != "f":
-        return np.ones(len(values), bool)
-    with np.errstate(invalid="ignore"):
-        fit = np.isfinite(values) if values.dtype == np.float32 else np.abs(values) <= LARGEST_FLOAT32
-    return fit.reshape(len(values), -1).all(axis=1)
+def _usable(features: Sequence[dict], parsed: Dict[str, reading.Parsed]) -> Tuple[Dict[str, tensors.Column], np.ndarray, List[str]]:
+    """Return (columns of the rows that can be predicted, which those are: bool (rows,), names of columns that forbid others)."""
+    good, spoilt = np.ones(len(parsed[features[0]["name"]].missing), bool), []
+    for feature in features:
+        values, bad = parsed[feature["name"]]
+        if isinstance(values, np.ndarray):
+            _refuse_other_shape(feature, values[~bad])
+            out = reading.out_of_range(values)
+            if out is not None:
+                bad = bad | out.reshape(len(values), -1).any(axis=1)
+        if bad.any():
+            spoilt.append(feature["name"])
+            good &= ~bad
+    values = {feature["name"]: parsed[feature["name"]].values for feature in features}
+    if not good.all():
+        values = {
+            name: [text for text, kept in zip(column, good) if kept] if isinstance(column, list) else column[good]
+            for name, column in values.items()
+        }
+    return values, good, spoilt
 
 
 def _refuse_other_shape(feature: dict, found: np.ndarray) -> None:
     if len(found):
         shapes = [{"columns": {feature["name"]: {"shape": found.shape[1:]}}}]
-        encoding.refuse_other_shapes(shapes, {"features": [feature]})
+        refusals.refuse_other_shapes(shapes, {"features": [feature]})
 
 
 class _Answers:
@@ -335,15 +284,19 @@ def fill(plpy, spec: dict, predictor: Any, pulse: Callable[[], None]) -> dict:
     started = time.perf_counter()
     faults.reset(spec["run"])
     counts = {"rows": 0, "unpredicted": 0, "skipped": 0}
-    selection = _Selection(spec["features"], spec["carried"])
+    features = spec["features"]
+    selection = reading.Selection([reading.Wanted(feature["name"], feature["type"], feature["kind"]) for feature in features])
     for part in spec["parts"]:
         relation = part["relation"]
         plan = plpy.prepare("insert into %s select r.* from pg_catalog.unnest($1) r" % relation, [relation + "[]"])
         segment = ")" if part["segment"] is None else ",%s)" % _field(part["segment"])
         answers = _Answers(predictor.classes, spec["probabilities"], segment)
         for read in part["reads"]:
-            for rows in _batches(plpy, selection, read):
-                lines, unpredicted = _predicted(rows, selection, predictor, answers, spec["nulls"])
+            carried = ", ".join(plpy.quote_ident(read["columns"][name]) for name in spec["carried"])
+            query = selection.query(plpy.quote_ident, read, "ROW(%s)::pg_catalog.text AS carried" % carried)
+            for rows in reading.batches(plpy, query):
+                found = _usable(features, selection.parse(rows))
+                lines, unpredicted = _predicted(rows, found, predictor, answers, spec["nulls"])
                 counts["rows"] += plpy.execute(plan, [lines]).nrows()
                 counts["unpredicted"] += unpredicted if spec["nulls"] == "null" else 0
                 counts["skipped"] += len(rows) - len(lines)
@@ -352,23 +305,9 @@ def fill(plpy, spec: dict, predictor: Any, pulse: Callable[[], None]) -> dict:
     return {**counts, "seconds": time.perf_counter() - started}
 
 
-def _batches(plpy, selection: _Selection, read: dict):
-    cursor = plpy.cursor(selection.query(plpy, read))
-    try:
-        count = FIRST_FETCH_ROWS
-        while True:
-            rows = cursor.fetch(count)[:]
-            if not rows:
-                return
-            yield rows
-            count = max(1, min(FETCH_BYTES // selection.width(rows[0]), LARGEST_FETCH_ROWS))
-    finally:
-        cursor.close()
-
-
-def _predicted(rows, selection: _Selection, predictor, answers: _Answers, nulls: str) -> Tuple[List[str], int]:
-    """Return (literals of the rows to write, how many rows could not be predicted)."""
-    columns, good, spoilt = selection.parse(rows)
+def _predicted(rows, found, predictor, answers: _Answers, nulls: str) -> Tuple[List[str], int]:
+    """Return (literals of the rows to write, how many rows could not be predicted); ``found`` is what :func:`_usable` gave."""
+    columns, good, spoilt = found
     heads = [row["carried"][:-1] for row in rows]
     bad = int(len(good) - good.sum())
     if bad and nulls == "error":

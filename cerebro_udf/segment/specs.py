@@ -9,9 +9,8 @@ import json
 import math
 from typing import Any, Callable, Iterable
 
-from cerebro_udf import encoders
+from cerebro_udf import columns
 from cerebro_udf.errors import InvalidArgument
-from cerebro_udf.segment import arrays
 
 Check = Callable[[str, Any], None]
 
@@ -116,16 +115,16 @@ _TASK = one_of("regression", "classification")
 _NUMBERS = many(number)
 _PART = fields(
     numbers=maybe(many(whole(1), most=16)),
-    codes=many(fields(name=text, size=whole(1), encoder=one_of(*encoders.TEXT_ENCODERS), dim=maybe(whole(1)))),
+    codes=many(fields(name=text, size=whole(1), encoder=one_of(*columns.CATEGORY_ENCODERS), dim=maybe(whole(1)))),
     task=maybe(_TASK),
     classes=maybe(whole(1)),
 )  # fmt: skip
 _FEATURE = fields(name=text, type=text, kind=one_of("number", "array", "text"))
-_ENCODED = fields(encoder=one_of(*encoders.NUMBER_ENCODERS, *encoders.TEXT_ENCODERS))
+_ENCODED = fields(encoder=one_of(*columns.NUMBER_ENCODERS, *columns.CATEGORY_ENCODERS))
 _TEXT = fields(vocabulary=many(text))
 _ARRAY = fields(shape=many(whole(), most=16))
 _MOMENTS = fields(mean=_NUMBERS, scale=_NUMBERS)
-_LABEL = fields(name=text, type=text, task=maybe(_TASK))
+_LABEL = fields(name=text, type=text, task=maybe(_TASK), values=maybe(many(text)))
 _CLASSES = fields(task=_TASK, weights=maybe(_NUMBERS))
 
 label = maybe(_LABEL)
@@ -145,8 +144,8 @@ program = fields(
 
 def feature(place: str, value: Any) -> None:
     _FEATURE(place, value)
-    if value["kind"] == "array" and encoders.base_type(value["type"]) not in arrays.SENT:
-        raise wrong(place + ".type", value["type"], "a type of which there are arrays of features")
+    if columns.meaning(value["type"], value["kind"]) is None:
+        raise wrong(place + ".type", value["type"], "a type of which features are read as %s" % value["kind"])
 
 
 def _class(place: str, value: Any) -> None:
@@ -155,7 +154,7 @@ def _class(place: str, value: Any) -> None:
 
 
 def encoded(place: str, value: Any) -> None:
-    """What ``encoders.Encoding`` takes."""
+    """What ``tensors.Encoding`` takes."""
     fields(features=many(feature, 1), label=_LABEL, input=_PART)(place, value)
     for item in value["features"]:
         at = "%s.features" % place

@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 
 import cerebro_udf
-from cerebro_udf import encoders, faults
+from cerebro_udf import encoders, faults, tensors
 from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory, TrialFailed
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment import importing, memory, seeds, shard, sharing, specs, state, visits
@@ -220,7 +220,7 @@ def encode(plpy, gd: dict, spec: dict) -> Report:
     pulse = Pulse(plpy).check
     _refuse_wide(encoders.model_part(spec["encoders"]), read.rows)
     try:
-        parts = read.encode(encoders.Encoding(spec["encoders"]), pulse)
+        parts = read.encode(tensors.Encoding(spec["encoders"]), pulse)
     except (LookupError, ValueError, TypeError) as error:  # of numpy, where they are those of other columns
         raise InvalidArgument(
             "the encoders do not fit the shard that is loaded", "%s: %s." % (type(error).__name__, error), "Give those that were merged."

@@ -13,10 +13,10 @@ def column(name, **more):
     return {"name": name, **more}
 
 
-NUMBER = column("x", kind="number", encoder="standardize", shape=[], mean=[2.0], scale=[4.0])
-ARRAY = column("a", kind="array", encoder="none", shape=[3])
-TEXT = column("t", kind="text", encoder="one_hot", vocabulary=["p", "q"])
-IMAGE = column("i", kind="array", encoder="standardize", shape=[2, 2], mean=[1.0, 2.0], scale=[2.0, 4.0])
+NUMBER = column("x", kind="number", type="double precision", encoder="standardize", shape=[], mean=[2.0], scale=[4.0])
+ARRAY = column("a", kind="array", type="real[]", encoder="none", shape=[3])
+TEXT = column("t", kind="text", type="text", encoder="one_hot", vocabulary=["p", "q"])
+IMAGE = column("i", kind="array", type="real[]", encoder="standardize", shape=[2, 2], mean=[1.0, 2.0], scale=[2.0, 4.0])
 
 
 def stored(features, type_="text", classes=("no", "yes")):

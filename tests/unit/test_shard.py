@@ -1,12 +1,13 @@
 """Reading shards, in a real backend."""
 
+import datetime
 import hashlib
 import json
 
 import numpy as np
 import pytest
 
-from cerebro_udf.segment import seeds, shard
+from cerebro_udf.segment import column, seeds
 from tests.cluster import ADMIN
 
 READ = """
@@ -39,7 +40,10 @@ KINDS = {
     "integer[]": "array",
     "text": "text",
     "character(4)": "text",
+    "uuid": "text",
+    "name": "text",
 }
+LONG = {"timestamp": "timestamp without time zone", "timestamptz": "timestamp with time zone", "time": "time without time zone"}
 
 
 class Reader:
@@ -48,6 +52,7 @@ class Reader:
 
     def __call__(self, rows, label=None, relations=("t",), **options):
         """Read columns x0, x1, … of the types that `rows`, SQL text per relation, was made with."""
+        self.types = {name: LONG.get(type_, type_) for name, type_ in self.types.items()}
         names = {name: type_ for name, type_ in self.types.items() if not label or name != label[0]}
         features = [
             {"name": name, "column": name, "type": type_, "kind": KINDS.get(type_, "number"), "encoder": None}
@@ -224,6 +229,36 @@ def test_label_statistics(read, type_, task, query, expected):
     assert {key: stats[key] for key in expected} == expected
 
 
+def test_dates_and_times_are_seconds_and_categories_are_texts_that_keep_every_digit(read):
+    read.table(
+        {"d": "date", "ts": "timestamp", "tz": "timestamptz", "tm": "time", "iv": "interval", "u": "uuid", "n": "name", "i": "bigint"},
+        "values ('1969-12-31'::date, '2024-01-01 00:00:00.25'::timestamp, '2024-01-01 00:00+02'::timestamptz, '23:59:59.5'::time,"
+        " '1 day -00:00:01'::interval, 'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'::uuid, 'n'::name, 9007199254740993)",
+    )
+    assert read(None)["train"] == {
+        "d": [-86400], "ts": [1704067200.25], "tz": [1704060000], "tm": [86399.5], "iv": [86399],
+        "u": ["a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"], "n": ["n"], "i": [float(2**53)],
+    }  # fmt: skip
+    features = [
+        {"name": name, "type": read.types[name], "kind": "text", "encoder": "one_hot"} for name in ("i", "d")
+    ]
+    read.connection.execute("set datestyle = 'German'")
+    assert read(None, features=features)["train"] == {"i": ["9007199254740993"], "d": ["1969-12-31"]}
+
+
+def test_infinite_dates_are_counted_as_infinite_values(read):
+    read.table({"d": "date", "tz": "timestamptz"}, "values ('infinity'::date, now()), ('2024-01-01', '-infinity'), ('2024-01-01', now())")
+    stats = read(None)["stats"]
+    assert [stats["columns"][name]["infinities"] for name in ("d", "tz")] == [1, 1] and stats["skipped"] == 2
+
+
+def test_numbers_that_single_precision_merges_are_counted(read):
+    types = {"at": "double precision", "i": "integer", "r": "real"}
+    read.table(types, "values (1.7e9::float8, 16777217, 1e20::real), (1.7e9 + 1, 16777216, 2)")
+    stats = read(None)["stats"]["columns"]
+    assert {name: stats[name]["rounded"] for name in stats} == {"at": 1, "i": 1, "r": 0}
+
+
 def plain_validation(rows, seed, fraction):
     """The split of docs/replay.md, row by row in Python integers."""
     key = int.from_bytes(hashlib.sha256(b"%d/validation" % seed).digest()[:16], "little")
@@ -267,6 +302,25 @@ def test_the_validation_split_is_that_of_the_documentation_however_rows_are_shar
         listed(whole["validation"])
     )
     assert whole["stats"]["checksum"] != split["stats"]["checksum"]
+
+
+def test_the_encoder_has_no_say_in_which_rows_are_for_validation(read):
+    read.table(
+        {"i": "bigint", "d": "date", "b": "boolean", "y": "date"},
+        "select 2 ^ 40 + i, date '2024-01-01' + i, i % 3 = 0, date '1900-01-01' + i % 5 from generate_series(1, 300) i",
+    )
+    as_texts = [{"name": name, "type": read.types[name], "kind": "text", "encoder": "embedding"} for name in ("i", "d", "b")]
+    plain = read(None, label=("y", None), validation=0.25)
+    coded = read(None, label=("y", None), validation=0.25, features=as_texts)
+    for part in ("train", "validation"):
+        assert list(map(int, coded[part]["i"])) == plain[part]["i"]
+    rows = [
+        [value, day, float(flag), (datetime.date.fromisoformat(label) - datetime.date(1970, 1, 1)).days * 86400.0]
+        for part in ("train", "validation")
+        for value, day, flag, label in zip(*(plain[part][name] for name in ("i", "d", "b", "label")))
+    ]
+    count = len(plain["train"]["i"])
+    assert plain_validation(rows, 7, 0.25) == [False] * count + [True] * (len(rows) - count)
 
 
 def test_the_checksum_tells_content_and_order_apart(read):
@@ -342,7 +396,7 @@ def test_a_text_column_with_too_many_values_is_refused_by_name(read):
     read.table({"x": "integer", "t": "text"}, "select i, 'v' || i % 100000 from generate_series(1, 100001) i")
     assert len(read(None)["stats"]["columns"]["t"]["counts"]) == 100_000
     read.connection.execute("insert into %s.t values (0, 'w')" % read.schema)
-    with pytest.raises(Exception, match='text column "t" has too many different values') as caught:
+    with pytest.raises(Exception, match='column "t" has too many different values') as caught:
         read(None)
     assert caught.value.sqlstate == "42804" and "100000" in caught.value.diag.message_detail
     read.connection.execute("truncate %s.t" % read.schema)
@@ -354,7 +408,7 @@ def test_a_text_column_with_too_many_values_is_refused_by_name(read):
 
 
 def test_blocks_are_put_together_with_a_look_at_interrupts_after_each():
-    buffer, calls = shard._Buffer(), []
+    buffer, calls = column.Buffer(), []
     for start in range(0, 50, 10):
         buffer.append(np.arange(start, start + 10))
     assert buffer.whole(lambda: calls.append(1)).tolist() == list(range(50)) and len(calls) == 5

@@ -1,0 +1,249 @@
+"""The SQL types that columns may have: how a query reads them, what they mean, what a label of them is for. Pure.
+
+A feature is read in one of three forms, its ``kind``: ``number`` (float64), ``array`` (of numbers) or ``text`` (a category, as the
+text that PostgreSQL writes). Dates and times are numbers of seconds. A type that is no number, or an encoder that makes
+categories, asks for ``text``: so integers of any size keep their value.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from cerebro_udf import errors
+
+REGRESSION, CLASSIFICATION = "regression", "classification"
+NUMBER_ENCODERS = ("standardize", "none")
+CATEGORY_ENCODERS = ("one_hot", "embedding")
+
+
+class Type(NamedTuple):
+    """What a type without modifiers is to Cerebro.
+
+    Attributes:
+        cast: Its name in pg_catalog. Queries cast to it, since a foreign table's column may be of another type where it lies.
+        quantity: What its numbers count: ``number``, or seconds of a ``moment`` (since 1970 began), a ``time`` (of the day), an
+            ``interval``; None: it has no numbers.
+        spelling: How its categories are spelled: ``integer``, ``boolean``, ``date`` (ISO) or ``text``; None: it makes none.
+        tasks: What a label of it may be for, the default first.
+    """
+
+    cast: str
+    quantity: Optional[str] = None
+    spelling: Optional[str] = None
+    tasks: Tuple[str, ...] = ()
+
+
+TYPES: Dict[str, Type] = {
+    "smallint": Type("int2", "number", "integer", (CLASSIFICATION, REGRESSION)),
+    "integer": Type("int4", "number", "integer", (CLASSIFICATION, REGRESSION)),
+    "bigint": Type("int8", "number", "integer", (CLASSIFICATION, REGRESSION)),
+    "real": Type("float4", "number", None, (REGRESSION, CLASSIFICATION)),
+    "double precision": Type("float8", "number", None, (REGRESSION, CLASSIFICATION)),
+    "numeric": Type("float8", "number", None, (REGRESSION, CLASSIFICATION)),
+    "boolean": Type("bool", "number", "boolean", (CLASSIFICATION, REGRESSION)),
+    "date": Type("date", "moment", "date", (CLASSIFICATION,)),
+    "timestamp without time zone": Type("timestamp", "moment"),
+    "timestamp with time zone": Type("timestamptz", "moment"),
+    "time without time zone": Type("time", "time"),
+    "interval": Type("interval", "interval", None, (REGRESSION,)),
+    "text": Type("text", None, "text", (CLASSIFICATION,)),
+    "character varying": Type("text", None, "text", (CLASSIFICATION,)),
+    "character": Type("text", None, "text", (CLASSIFICATION,)),
+    "name": Type("text", None, "text", (CLASSIFICATION,)),
+    "enum": Type("text", None, "text", (CLASSIFICATION,)),  # any of them
+    "uuid": Type("uuid", None, "text", (CLASSIFICATION,)),
+}
+PADDED = "character"  # blanks at the end mean nothing, and go where such a value becomes text
+
+
+def base(name: str) -> str:
+    """``numeric(10,2)[]`` -> ``numeric``: a type's name without modifiers and brackets."""
+    head, _, tail = name.replace("[]", "").partition("(")
+    return (head + tail.partition(")")[2]).strip()
+
+
+def of(name: str) -> Type:
+    """What a type is, or the elements of an array.
+
+    Raises:
+        WrongColumnType: it can be nothing; a run that somebody else wrote may say so.
+    """
+    if base(name) not in TYPES:
+        raise errors.WrongColumnType("type %s is not supported" % name, None, "Cast the column in a materialized view.")
+    return TYPES[base(name)]
+
+
+def encoder_name(encoder: Any) -> Optional[str]:
+    """``{"embedding": {"dim": 8}}`` -> ``embedding``; None where none was asked for."""
+    return next(iter(encoder)) if isinstance(encoder, dict) else encoder
+
+
+def encoders_of(name: str) -> Tuple[str, ...]:
+    """The encoders that a column of this type may have, the default first; none: it cannot be a feature."""
+    element = TYPES.get(base(name))
+    if element is None or name.count("[]") > 1:
+        return ()
+    if name.endswith("[]"):
+        return NUMBER_ENCODERS if element.quantity == "number" else ()
+    return (NUMBER_ENCODERS if element.quantity else ()) + (CATEGORY_ENCODERS if element.spelling else ())
+
+
+def kind(name: str, encoder: Any = None) -> Optional[str]:
+    """The form in which a feature is read: ``number``, ``array`` or ``text``; None for a type that cannot be a feature.
+
+    Args:
+        name: The type.
+        encoder: As asked for; None for the type's default.
+    """
+    fitting = encoders_of(name)
+    if not fitting:
+        return None
+    if name.endswith("[]"):
+        return "array"
+    return "text" if (encoder_name(encoder) or fitting[0]) in CATEGORY_ENCODERS else "number"
+
+
+def meaning(name: str, kind: str) -> Optional[str]:
+    """What values of a type mean to a model that reads them in this form; columns of one meaning may stand for one another."""
+    if (kind == "array") != name.endswith("[]") or not encoders_of(name):
+        return None
+    return kind if kind == "array" else of(name).spelling if kind == "text" else of(name).quantity
+
+
+def refuse_unfit_encoder(column: str, name: str, encoder: Any) -> None:
+    """Refuse an encoder that columns of this type cannot have.
+
+    Raises:
+        InvalidArgument.
+    """
+    if encoder is not None and encoder_name(encoder) not in encoders_of(name):
+        raise errors.InvalidArgument(
+            'encoder "%s" does not fit column "%s"' % (encoder_name(encoder), column),
+            detail="The column has type %s." % name,
+            hint="Use one of: %s." % ", ".join(encoders_of(name)),
+        )
+
+
+# ---- labels
+
+
+def task_of(label: dict) -> str:
+    """Say which task a label column is for: ``regression`` or ``classification``.
+
+    Args:
+        label: ``{"name", "type", "task"}``; the task is that asked for, or None.
+
+    Raises:
+        WrongColumnType: the type has no task, or not the one asked for.
+        NotSupported: an array.
+    """
+    name, type_ = label["name"], label["type"]
+    if type_.endswith("[]"):
+        raise errors.NotSupported(
+            'array label "%s" is not supported' % name, hint="Use one column of numbers, booleans or text as the label."
+        )
+    known = TYPES.get(base(type_), Type(""))
+    task = label.get("task") or next(iter(known.tasks), None)
+    if task in known.tasks:
+        return task
+    if not known.tasks:
+        message = 'column "%s" cannot be a label' % name
+        hint = "A label is a number, a boolean, text, an enum, a uuid, a date or an interval."
+    else:
+        message, hint = 'label "%s" cannot be used for %s' % (name, task), 'Leave the option "task" out, or use a column of numbers.'
+    if known.quantity in ("moment", "time"):
+        since = "" if known.quantity == "time" else " - extract(epoch from date '2026-01-01')"
+        hint = "Make it a number in a materialized view: extract(epoch from %s)%s as seconds." % (quoted(name), since)
+    elif known.quantity == "interval":
+        hint = "Make it text or a whole number in a materialized view."
+    raise errors.WrongColumnType(message, "Its type is %s." % type_, hint)
+
+
+def quoted(name: str) -> str:
+    return '"%s"' % name.replace('"', '""')
+
+
+def label_kind(label: dict) -> str:
+    """The form in which a label is read: ``number`` (float64), ``integer`` (int64) or ``text``."""
+    type_, task = of(label["type"]), task_of(label)
+    if task == CLASSIFICATION and type_.spelling == "integer":
+        return "integer"  # a double would not tell large integers apart
+    return "text" if type_.quantity is None or (task == CLASSIFICATION and type_.quantity != "number") else "number"
+
+
+def in_order(label: dict, classes: Sequence[Any]) -> List[Any]:
+    """Sort classes as the label's type has them: an enum's as declared (``label["values"]``), dates in time, text by code point."""
+    if of(label["type"]).spelling == "date":
+        return sorted(classes, key=days)
+    places = {value: place for place, value in enumerate(label.get("values") or ())}
+    return sorted(classes, key=lambda value: (places.get(value, len(places)), value))
+
+
+def prediction_type(label: str) -> str:
+    """The SQL type of predicted classes of a label of this type."""
+    return "text" if of(label).cast == "text" else base(label)
+
+
+# ---- what queries say
+
+
+def number_sql(value: str, name: str) -> str:
+    """SQL for a scalar as double precision.
+
+    Args:
+        value: SQL.
+        name: The type to read it as.
+    """
+    type_ = of(name)
+    if type_.quantity != "number":
+        return "pg_catalog.date_part('epoch', %s::pg_catalog.%s)" % (value, type_.cast)
+    return value + ("::pg_catalog.int4" if type_.cast == "bool" else "") + "::pg_catalog.float8"
+
+
+def text_sql(value: str, name: str) -> str:
+    """SQL for a scalar as text, one for each value of its type whatever the session's settings."""
+    type_ = of(name)
+    if type_.spelling == "date":  # the text of a date goes by DateStyle, its JSON does not
+        return "pg_catalog.to_json(%s::pg_catalog.date) #>> '{}'" % value
+    if type_.spelling == "integer":
+        return value + "::pg_catalog.int8::pg_catalog.text"
+    return value + ("" if type_.cast == "text" else "::pg_catalog." + type_.cast) + "::pg_catalog.text"
+
+
+def read_by_server(feature: dict) -> Optional[str]:
+    """SQL that makes of ``$1``, a text that PostgreSQL takes for the feature's type, what its column holds; None: no text is needed."""
+    if feature["kind"] == "number" and of(feature["type"]).quantity != "number":
+        return number_sql("$1::pg_catalog.text", feature["type"])
+    if feature["kind"] == "text" and of(feature["type"]).cast in ("date", "uuid"):
+        return text_sql("$1::pg_catalog.text", feature["type"])
+    return None
+
+
+# ---- values
+
+
+def number_of(spelled: str, spelling: str) -> Optional[float]:
+    """The number that a column of categories would hold in that place if it were read as ``number``; None for text."""
+    if spelling == "date":
+        return days(spelled) * 86_400
+    return float(whole(spelled)) if spelling in ("integer", "boolean") else None
+
+
+def whole(spelled: str) -> int:
+    """The integer that is spelled so; booleans are 0 and 1."""
+    return int(spelled == "true") if spelled in ("false", "true") else int(spelled)
+
+
+def days(date: str) -> float:
+    """Days from 1970-01-01 to a date as PostgreSQL writes it in ISO style, which may be ``infinity`` or ``0044-03-15 BC``.
+
+    Source: days_from_civil, Howard Hinnant, chrono-Compatible Low-Level Date Algorithms, 2013.
+    """
+    if date.endswith("infinity"):
+        return -math.inf if date.startswith("-") else math.inf
+    year, month, day = (int(part) for part in date.partition(" ")[0].split("-"))
+    year = (1 - year if date.endswith("BC") else year) - (month <= 2)
+    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
+    era, in_era = divmod(year, 400)
+    return float(era * 146_097 + in_era * 365 + in_era // 4 - in_era // 100 + of_year - 719_468)

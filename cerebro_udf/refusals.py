@@ -1,0 +1,157 @@
+"""Data that cannot be trained on, refused by what shards report of it: NULLs, shapes, labels, weights."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Sequence
+
+from cerebro_udf import errors
+
+CLASSES = 1_000  # of a label, at most
+
+
+def refuse_unusable(shard_stats: Sequence[dict], nulls: str) -> None:
+    """Refuse shards whose rows cannot be used under this ``nulls`` option.
+
+    Raises:
+        NullInData: a column holds NULL, NaN or infinite values, and ``nulls`` is ``error``.
+        BadData: there is no row at all, or all were skipped; a row has a negative weight.
+    """
+    rows = sum(stats["rows"] for stats in shard_stats)
+    skipped = sum(stats["skipped"] for stats in shard_stats)
+    if nulls == "error":
+        _refuse_nulls(shard_stats, rows + skipped)
+    _refuse_negative_weights(shard_stats)
+    if rows == 0 and skipped:
+        raise errors.BadData(
+            "no rows are left to train on",
+            detail="All %d rows hold NULL, NaN or infinite values and were skipped." % skipped,
+            hint="Leave out the columns that are mostly NULL, or replace the values in a materialized view.",
+        )
+    if rows == 0:
+        raise errors.BadData("the source has no rows", hint="Load the table first, or name another one.")
+
+
+def refuse_other_shapes(shard_stats: Sequence[dict], encoders: dict) -> None:
+    """Refuse arrays of another shape than those that these encoders were made from.
+
+    Raises:
+        RaggedArrays: names the column and both shapes.
+    """
+    for feature in encoders["features"]:
+        for stats in shard_stats:
+            shape = stats["columns"][feature["name"]].get("shape")
+            if shape is not None and feature["kind"] == "array" and list(shape) != list(feature["shape"]):
+                raise errors.RaggedArrays(
+                    'the arrays of column "%s" have another shape than the run\'s' % feature["name"],
+                    detail="They have shape %s, the run was trained on %s." % (list(shape), list(feature["shape"])),
+                    hint="Name a table whose arrays have the run's shape.",
+                )
+
+
+def _refuse_nulls(shard_stats: Sequence[dict], rows: int) -> None:
+    bad = {}
+    for stats in shard_stats:
+        for name, column in stats["columns"].items():
+            counts = bad.setdefault(name, [0, 0, 0])
+            for i, key in enumerate(("nulls", "nans", "infinities")):
+                counts[i] += column[key]
+    bad = {name: counts for name, counts in bad.items() if any(counts)}
+    if not bad:
+        return
+    detail = " ".join(
+        'Column "%s": %d NULL, %d NaN, %d infinite of %d rows.' % (name, *counts, rows)
+        for name, counts in bad.items()
+    )
+    names = ", ".join('"%s"' % name for name in bad)
+    raise errors.NullInData(
+        "%s %s NULL, NaN or infinite values"
+        % ("column " + names if len(bad) == 1 else "columns " + names, "holds" if len(bad) == 1 else "hold"),
+        detail=detail,
+        hint='Set the option "nulls" to "skip" to leave such rows out, or replace the values in a materialized view.',
+    )
+
+
+def _refuse_negative_weights(shard_stats: Sequence[dict]) -> None:
+    for name in shard_stats[0]["columns"] if shard_stats else ():
+        negatives = sum(stats["columns"][name].get("negatives", 0) for stats in shard_stats)
+        if negatives:
+            raise errors.BadData(
+                'column "%s" holds negative weights' % name,
+                detail="%d row%s." % (negatives, "s have one" if negatives > 1 else " has one"),
+                hint="A sample_weight is 0 or more; correct the rows, or name another column.",
+            )
+
+
+def refuse_weightless(shard_stats: Sequence[dict]) -> None:
+    for name, column in shard_stats[0]["columns"].items():
+        if "total" in column and not any(stats["columns"][name]["total"] > 0 for stats in shard_stats):
+            raise errors.BadData(
+                'column "%s" weighs every training row 0' % name,
+                detail="Nothing could be learnt from such rows.",
+                hint="Name a column with positive weights as sample_weight, or leave the option out.",
+            )
+
+
+def refuse_rounded(name: str, count: int) -> None:
+    """Refuse numbers that would be fed as they are and that single precision does not tell apart.
+
+    Raises:
+        OutOfRange.
+    """
+    if count:
+        raise errors.OutOfRange(
+            'column "%s" holds numbers that single precision does not tell apart' % name,
+            detail="%d of its values lie beyond 16,777,216 and would be rounded." % count,
+            hint='Set its encoder to "standardize", which rounds differences alone; or, if it tells things apart, to "embedding".',
+        )
+
+
+def refuse_empty_part(rows: int, train: int, validation: float) -> None:
+    if train == 0:
+        raise errors.BadData(
+            "no training rows are left",
+            detail="All %d rows fell into the validation part." % rows,
+            hint='Lower the option "validation".',
+        )
+    if validation > 0 and train == rows:
+        raise errors.BadData(
+            "no row fell into the validation part",
+            detail="The source has %d rows, the validation fraction is %g; rows of equal values fall on one side."
+            % (rows, validation),
+            hint='Raise the option "validation", or set it to 0.',
+        )
+
+
+def refuse_constant_label(name: str, value: Any) -> None:
+    raise errors.BadData(
+        'label "%s" has a single value' % name,
+        detail="Every row holds %s." % _shown(value),
+        hint="Training needs at least two different labels.",
+    )
+
+
+def unseen_class(label: str, value: Any) -> errors.BadData:
+    return errors.BadData(
+        'label "%s" has a value that the run has never seen' % label,
+        detail="The value is %s." % _shown(value),
+        hint="Leave such rows out, or train a new run on them.",
+    )
+
+
+def too_many_classes(label: dict, figure: str) -> errors.WrongColumnType:
+    return errors.WrongColumnType(
+        'label "%s" has too many values for classification' % label["name"],
+        detail="It has %s different values; %d are allowed." % (figure, CLASSES),
+        hint='Set the option "task" to "regression" if it is a quantity, or use another label.',
+    )
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return '"%s"' % value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and math.isfinite(value) and value == int(value) and abs(value) < 1e15:
+        return str(int(value))
+    return str(value)

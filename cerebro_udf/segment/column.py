@@ -1,0 +1,290 @@
+"""The columns of a shard as they are read: values by part, and what the coordinator has to know of them.
+
+Which rows are for validation is decided before; statistics are those of training rows, but for classes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import numpy as np
+
+from cerebro_udf import columns, encoders, refusals, tensors
+from cerebro_udf.errors import WrongColumnType
+from cerebro_udf.segment.reading import Parsed, out_of_range
+from cerebro_udf.wire import MESSAGE_BYTES
+
+EXACT_FLOAT32 = 2**24  # up to which single precision tells all whole numbers apart
+DISTINCT_TEXTS = 100_000  # of one column and shard; ten times what a vocabulary keeps
+
+
+class Buffer:
+    """Rows appended block by block, put together once."""
+
+    def __init__(self):
+        self._blocks: List[np.ndarray] = []
+        self.rows = self.bytes = 0
+
+    def append(self, block: np.ndarray) -> None:
+        """Take a block; it must be an array of its own."""
+        if len(block):
+            self._blocks.append(block)
+            self.rows += len(block)
+            self.bytes += block.nbytes
+
+    def whole(self, pulse: Callable[[], None] = lambda: None) -> np.ndarray:
+        """Return all rows as one array; blocks go as they are copied, so it never takes twice the room.
+
+        Args:
+            pulse: Called after every block; may raise, the rows are lost then.
+        """
+        if len(self._blocks) > 1:
+            whole = np.empty((self.rows, *self._blocks[0].shape[1:]), self._blocks[0].dtype)
+            stop = self.rows
+            while self._blocks:
+                block = self._blocks.pop()
+                whole[stop - len(block) : stop] = block
+                stop -= len(block)
+                pulse()
+            self._blocks = [whole]
+        return self._blocks[0] if self._blocks else np.empty(0)
+
+
+class Column:
+    """One column: its values by part, and what the coordinator needs to know about it."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.nulls = self.nans = self.infinities = 0
+        self.train, self.validation = Buffer(), Buffer()
+        self.digest = hashlib.blake2b(digest_size=16)
+
+    def take(self, parsed: Parsed) -> Tuple[np.ndarray, Optional[np.ndarray]]:
+        """Count what is missing, NaN or infinite; return the values, and which rows cannot be used: None if all can."""
+        values, missing = self.parse(parsed), parsed.missing
+        self.nulls += int(missing.sum())
+        bad = out_of_range(values)
+        if bad is None:
+            return values, missing if missing.any() else None
+        nans = np.isnan(values)
+        self.nans += int(nans.sum())
+        self.infinities += int((bad & ~nans).sum())
+        return values, missing | bad.reshape(len(values), -1).any(axis=1)
+
+    def parse(self, parsed: Parsed) -> np.ndarray:
+        """Return one value for each row, also where it is missing."""
+        return parsed.values
+
+    def words(self, values: np.ndarray) -> np.ndarray:
+        """Return the 64-bit words of the values that decide about validation, uint64 (rows, words)."""
+        doubles = values.reshape(len(values), -1).astype(np.float64)
+        doubles += 0.0  # minus zero is zero
+        return doubles.view(np.uint64)
+
+    def append(self, values: np.ndarray, validation: Optional[np.ndarray]) -> None:
+        self.digest.update(values)
+        train = values if validation is None else values[~validation]
+        self.train.append(train)
+        if validation is not None:
+            self.validation.append(values[validation])
+        self.observe(train, values)
+
+    def observe(self, train: np.ndarray, values: np.ndarray) -> None:
+        """Update the statistics by the block's training rows, or by all of them."""
+
+    def checksum(self) -> bytes:
+        return self.digest.digest()
+
+    def part(self, name: str, pulse: Callable[[], None] = lambda: None) -> tensors.Column:
+        return getattr(self, name).whole(pulse)
+
+    def stats(self) -> dict:
+        return {"nulls": self.nulls, "nans": self.nans, "infinities": self.infinities}
+
+
+class Numbers(Column):
+    """A feature of numbers, scalars or arrays: its moments per element of the last axis, and how many are rounded if fed as they are."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self._rounded = 0
+        self.shape: Optional[Tuple[int, ...]] = None
+        self._moments: Tuple[int, Any, Any] = (0, None, None)
+
+    def observe(self, train, values):
+        if len(values):
+            self.shape = values.shape[1:]
+        if values.dtype != np.float32:
+            large = values[np.abs(values) > EXACT_FLOAT32]
+            self._rounded += int((large.astype(np.float32) != large).sum())
+        if not train.size:
+            return
+        flat = train.reshape(-1, train.shape[-1] if train.ndim > 1 else 1).astype(np.float64)
+        # Deviations from the first row: a constant column has exactly none.
+        first = flat[0].copy()
+        with np.errstate(over="ignore", invalid="ignore"):
+            flat -= first
+            mean = flat.mean(axis=0)
+            flat -= mean
+            block = (len(flat), first + mean, np.einsum("ij,ij->j", flat, flat))
+            self._moments = encoders.combine_moments(self._moments, block)
+
+    def stats(self):
+        count, mean, m2 = self._moments
+        return {
+            **super().stats(),
+            "shape": None if self.shape is None else list(self.shape),
+            "rounded": self._rounded,
+            "count": count,
+            "mean": None if mean is None else _finite(mean),
+            "m2": None if m2 is None else _finite(m2),
+        }
+
+
+def _finite(values: np.ndarray) -> List[float]:
+    """JSON has no infinity; a number just as impossible stands for it, and overflows again when merged."""
+    return np.where(np.isfinite(values), values, 1e308).tolist()
+
+
+class Weight(Column):
+    """The weights of rows; they have no say in which rows are for validation."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self._negatives, self._total = 0, 0.0
+
+    def observe(self, train, values):
+        self._negatives += int((values < 0).sum())
+        self._total += float(train.sum())
+
+    def stats(self):
+        return {**super().stats(), "negatives": self._negatives, "total": min(self._total, 1e308)}
+
+
+class Texts(Column):
+    """A column of categories: an int32 code per row, and every distinct value once.
+
+    Args:
+        spelling: As of ``columns.Type``.
+    """
+
+    def __init__(self, name: str, spelling: str):
+        super().__init__(name)
+        self._spelling = spelling
+        self._codes: Dict[str, int] = _Numbered()
+        self._words = np.zeros(0, np.uint64)
+        self.counts = np.zeros(0, np.int64)  # training rows per value
+        self.all_counts = np.zeros(0, np.int64)
+        self.value_bytes = self._text_bytes = 0
+
+    def parse(self, parsed):
+        codes = np.zeros(len(parsed.values), np.int32)
+        texts = [text for text in parsed.values if text is not None]
+        codes[~parsed.missing] = np.fromiter(map(self._codes.__getitem__, texts), np.int32, len(texts))
+        new = list(self._codes)[len(self._words) :]
+        if new:
+            self._text_bytes += sum(len(value.encode("utf-8")) for value in new)
+            self.value_bytes = self._text_bytes + 150 * len(self._codes)  # the string, its code, its dict entry
+            if len(self._codes) > DISTINCT_TEXTS or self._text_bytes > MESSAGE_BYTES:
+                raise self._too_many()
+            self._words = np.concatenate([self._words, np.array([self._word(value) for value in new], np.uint64)])
+        return codes
+
+    def _word(self, value: str) -> int:
+        """What stands for a value where the rows for validation are chosen: the encoder has no say in that."""
+        number = columns.number_of(value, self._spelling)
+        if number is not None:
+            return int(np.float64(number + 0.0).view(np.uint64))
+        return int.from_bytes(hashlib.blake2b(value.encode("utf-8"), digest_size=8).digest(), "little")
+
+    def _too_many(self) -> WrongColumnType:
+        return WrongColumnType(
+            'column "%s" has too many different values' % self.name,
+            "One segment alone holds more than %d, or they take more than %d MB; every value is sent to the coordinator."
+            % (DISTINCT_TEXTS, MESSAGE_BYTES // 2**20),
+            "Leave the column out if each row has a value of its own; else add a column that groups its values.",
+        )
+
+    def words(self, values):
+        return self._words[values].reshape(-1, 1)
+
+    def observe(self, train, values):
+        for name, rows in (("counts", train), ("all_counts", values)):
+            counts = np.bincount(rows, minlength=len(self._codes))
+            before = getattr(self, name)
+            counts[: len(before)] += before
+            setattr(self, name, counts)
+
+    def checksum(self):
+        self.digest.update(json.dumps(list(self._codes)).encode())
+        return self.digest.digest()
+
+    def part(self, name, pulse=lambda: None):
+        codes = super().part(name, pulse)
+        return tensors.Text(codes.astype(np.int32, copy=False), list(self._codes))
+
+    def stats(self):
+        counts = {value: int(count) for value, count in zip(self._codes, self.counts) if count}
+        return {**super().stats(), "counts": counts}
+
+
+class _Numbered(dict):
+    """Gives every new key the next number."""
+
+    def __missing__(self, key):
+        self[key] = number = len(self)
+        return number
+
+
+class TextLabel(Texts):
+    def stats(self):
+        counts = {value: int(n) for value, n, every in zip(self._codes, self.counts, self.all_counts) if every}
+        return {**Column.stats(self), **_classes(counts if len(counts) <= refusals.CLASSES else None)}
+
+
+def _classes(counts: Optional[Dict[Any, int]]) -> dict:
+    """Statistics of classes: ``classes`` and in their order ``counts`` of training rows; both None if there are too many."""
+    return {"classes": None if counts is None else list(counts), "counts": None if counts is None else list(counts.values())}
+
+
+class NumberLabel(Column):
+    """A label of numbers or booleans: its classes, or its range."""
+
+    def __init__(self, name: str, task: str, type_: str):
+        super().__init__(name)
+        self.task, self.type = task, type_
+        self._counts: Optional[Dict[Any, int]] = {}  # of training rows, None beyond so many classes
+        self._range: List[float] = []
+
+    def words(self, values):
+        if values.dtype == np.int64:  # a double would not tell large integers apart
+            return values.view(np.uint64).reshape(-1, 1)
+        return super().words(values)
+
+    def observe(self, train, values):
+        if not len(values):
+            return
+        if self.task == "regression":
+            self._range = [min([*self._range, values.min()]), max([*self._range, values.max()])]
+        elif self._counts is not None:
+            for value in np.unique(values).tolist():
+                self._counts.setdefault(value, 0)
+            for value, count in zip(*(array.tolist() for array in np.unique(train, return_counts=True))):
+                self._counts[value] += count
+            if len(self._counts) > refusals.CLASSES:
+                self._counts = None
+
+    def stats(self):
+        if self.task == "regression":
+            low, high = map(float, self._range or [np.nan, np.nan])
+            return {
+                **super().stats(),
+                "min": low if self._range else None,
+                "max": high if self._range else None,
+            }
+        counts = self._counts
+        if counts is not None:
+            counts = {bool(value) if self.type == "boolean" else value: counts[value] for value in sorted(counts)}
+        return {**super().stats(), **_classes(counts)}

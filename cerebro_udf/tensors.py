@@ -1,0 +1,146 @@
+"""Raw columns to tensors, as the encoders of a run say. Only numpy is needed here."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import numpy as np
+
+from cerebro_udf import refusals
+from cerebro_udf.encoders import model_part
+
+CHUNK_ROWS = 8_192  # rows encoded at once, bounds the float64 intermediate
+
+
+class Text(NamedTuple):
+    """A text column, every distinct value kept once.
+
+    Attributes:
+        codes: int32 (rows,), index into ``values``.
+        values: The distinct values, in the order of their first row.
+    """
+
+    codes: np.ndarray
+    values: List[str]
+
+
+Column = Union[np.ndarray, Text, Sequence[str]]
+
+
+class Encoding:
+    """An encoders object made ready to be applied many times.
+
+    Args:
+        encoders: What :func:`merge` returned.
+    """
+
+    def __init__(self, encoders: dict):
+        self.encoders = encoders
+        self.dense = [feature for feature in encoders["features"] if feature["kind"] != "text"]
+        self.texts = [feature for feature in encoders["features"] if feature["kind"] == "text"]
+        self._index = {
+            feature["name"]: {value: i + 1 for i, value in enumerate(feature["vocabulary"])}
+            for feature in self.texts
+        }
+        self._moments = {
+            feature["name"]: self._widen(feature)
+            for feature in self.dense
+            if feature["encoder"] == "standardize"
+        }
+        label = encoders.get("label") or {}
+        self._classes = {value: i for i, value in enumerate(label.get("classes", ()))}
+
+    @staticmethod
+    def _widen(feature: dict) -> Tuple[np.ndarray, np.ndarray]:
+        return np.array(feature["mean"], np.float64), np.array(feature["scale"], np.float64)
+
+    def encode(
+        self,
+        columns: Dict[str, Column],
+        label: Optional[Column] = None,
+        pulse: Callable[[], None] = lambda: None,
+    ) -> Dict[str, np.ndarray]:
+        """Encode raw columns of n rows.
+
+        Args:
+            columns: By feature name: numbers (n,), arrays (n, *shape), texts as :class:`Text` or strings.
+            label: The label column, or None.
+            pulse: Called again and again; may raise.
+
+        Returns:
+            ``numbers`` float32 (n, *shape) and ``codes`` int32 (n, columns) where the features have such,
+            ``label`` int32 (n,) of class indexes or float32 (n,). Arrays are new, in C order.
+
+        Raises:
+            BadData: a label value that the run has never seen.
+        """
+        result = {}
+        if self.dense:
+            result["numbers"] = self._encode_numbers(columns, pulse)
+        if self.texts:
+            result["codes"] = np.stack(
+                [self._encode_text(feature["name"], columns[feature["name"]], pulse) for feature in self.texts],
+                axis=1,
+            )
+        if label is not None:
+            result["label"] = self._encode_label(label, pulse)
+        return result
+
+    def _encode_numbers(self, columns: Dict[str, Column], pulse: Callable[[], None]) -> np.ndarray:
+        rows = len(columns[self.dense[0]["name"]])
+        shape = model_part(self.encoders)["numbers"]
+        out = np.empty((rows, *shape), np.float32)
+        for start in range(0, rows, CHUNK_ROWS):
+            stop = min(start + CHUNK_ROWS, rows)
+            offset = 0
+            for feature in self.dense:
+                values = np.asarray(columns[feature["name"]])[start:stop]
+                if len(feature["shape"]) >= 2:
+                    target = out[start:stop]
+                else:
+                    width = feature["shape"][0] if feature["shape"] else 1
+                    values = values.reshape(stop - start, width)
+                    target = out[start:stop, offset : offset + width]
+                    offset += width
+                moments = self._moments.get(feature["name"])
+                if moments is not None:
+                    values = values.astype(np.float64)
+                    values -= moments[0]
+                    values /= moments[1]
+                target[...] = values
+            pulse()
+        return out
+
+    def _encode_text(self, name: str, column: Column, pulse: Callable[[], None]) -> np.ndarray:
+        index = self._index[name]
+        if isinstance(column, Text):
+            table = np.array([index.get(value, 0) for value in column.values], np.int32)
+            return _chunked(column.codes, table.__getitem__, np.int32, pulse)
+        return np.array([index.get(value, 0) for value in column], np.int32)
+
+    def _encode_label(self, column: Column, pulse: Callable[[], None]) -> np.ndarray:
+        if self.encoders["label"]["task"] == "regression":
+            return _chunked(np.asarray(column), lambda values: values, np.float32, pulse)
+        if isinstance(column, Text):
+            return _chunked(column.codes, self._class_indexes(column.values).__getitem__, np.int32, pulse)
+        return _chunked(np.asarray(column), self._classes_of, np.int32, pulse)
+
+    def _classes_of(self, values: np.ndarray) -> np.ndarray:
+        distinct, inverse = np.unique(values, return_inverse=True)
+        return self._class_indexes(distinct.tolist())[inverse]
+
+    def _class_indexes(self, distinct: Sequence[Any]) -> np.ndarray:
+        label = self.encoders["label"]
+        unseen = [value for value in distinct if value not in self._classes]
+        if unseen:
+            raise refusals.unseen_class(label["name"], unseen[0])
+        return np.array([self._classes[value] for value in distinct], np.int32)
+
+
+def _chunked(values: np.ndarray, function: Callable[[np.ndarray], np.ndarray], dtype, pulse: Callable[[], None]) -> np.ndarray:
+    """Apply a function to so many rows at a time that ``pulse`` is called often enough."""
+    out = np.empty(len(values), dtype)
+    for start in range(0, len(values), CHUNK_ROWS):
+        out[start : start + CHUNK_ROWS] = function(values[start : start + CHUNK_ROWS])
+        pulse()
+    return out
