@@ -13,8 +13,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from cerebro_udf import errors
 
 REGRESSION, CLASSIFICATION = "regression", "classification"
-NUMBER_ENCODERS = ("standardize", "none")
+NUMBER_ENCODERS = ("standardize", "minmax", "none")
 CATEGORY_ENCODERS = ("one_hot", "embedding")
+ENCODERS = (*NUMBER_ENCODERS, *CATEGORY_ENCODERS, "bucketize")  # that one makes categories of numbers
 
 
 class Type(NamedTuple):
@@ -86,7 +87,7 @@ def encoders_of(name: str) -> Tuple[str, ...]:
         return ()
     if name.endswith("[]"):
         return NUMBER_ENCODERS if element.quantity == "number" else ()
-    return (NUMBER_ENCODERS if element.quantity else ()) + (CATEGORY_ENCODERS if element.spelling else ())
+    return ((*NUMBER_ENCODERS, "bucketize") if element.quantity else ()) + (CATEGORY_ENCODERS if element.spelling else ())
 
 
 def kind(name: str, encoder: Any = None) -> Optional[str]:
@@ -111,18 +112,9 @@ def meaning(name: str, kind: str) -> Optional[str]:
     return kind if kind == "array" else of(name).spelling if kind == "text" else of(name).quantity
 
 
-def refuse_unfit_encoder(column: str, name: str, encoder: Any) -> None:
-    """Refuse an encoder that columns of this type cannot have.
-
-    Raises:
-        InvalidArgument.
-    """
-    if encoder is not None and encoder_name(encoder) not in encoders_of(name):
-        raise errors.InvalidArgument(
-            'encoder "%s" does not fit column "%s"' % (encoder_name(encoder), column),
-            detail="The column has type %s." % name,
-            hint="Use one of: %s." % ", ".join(encoders_of(name)),
-        )
+def null_policy(nulls: Any, column: str) -> Any:
+    """What the option ``nulls`` says of a column: ``error``, ``skip``, or the settings by which its NULLs are kept."""
+    return nulls if isinstance(nulls, str) else nulls.get(column, nulls.get("*", "error"))
 
 
 # ---- labels
@@ -223,8 +215,10 @@ def read_by_server(feature: dict) -> Optional[str]:
 # ---- values
 
 
-def number_of(spelled: str, spelling: str) -> Optional[float]:
-    """The number that a column of categories would hold in that place if it were read as ``number``; None for text."""
+def number_of(spelled: Optional[str], spelling: str) -> Optional[float]:
+    """The number that a column of categories would hold in that place if it were read as ``number``; None for text, NaN for NULL."""
+    if spelled is None:
+        return None if spelling == "text" else math.nan
     if spelling == "date":
         return days(spelled) * 86_400
     return float(whole(spelled)) if spelling in ("integer", "boolean") else None

@@ -8,7 +8,11 @@ A stored encoders object (JSON, floats survive the round trip)::
     {"format": 1,
      "features": [{"name": "distance", "kind": "number", "type": "real", "encoder": "standardize", "shape": [],
                    "mean": [..], "scale": [..]},
-                  {"name": "carrier", "kind": "text", "type": "character", "encoder": "one_hot", "vocabulary": ["9E", ..]},
+                  {"name": "carrier", "kind": "text", "type": "character", "encoder": "one_hot",
+                   "vocabulary": ["9E", .., null (last, if it is a category)]},
+                  {"name": "delay", .. "kind": "number", .. "encoder": "minmax", "shape": [], "min": [..], "scale": [..]},
+                  {"name": "fare", .. "kind": "number", .. "nulls": {"value": 0.0, "indicator": true} (where NULLs are kept)},
+                  {"name": "age", .. "kind": "number", .. "encoder": "one_hot", "shape": [], "boundaries": [..]},
                   {"name": "dest", "kind": "text", "type": "text", "encoder": "embedding", "dim": 16, "vocabulary": [..]}],
      "label": {"name": "late", "type": "boolean", "task": "classification", "classes": [false, true],
                "counts": [600, 200] (of training rows), "weights": [..] (only if classes are weighted)},
@@ -19,6 +23,7 @@ A stored encoders object (JSON, floats survive the round trip)::
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -28,13 +33,14 @@ from cerebro_udf import columns, errors, refusals
 FORMAT = 1
 ONE_HOT_VALUES = 64  # a category with more values than this gets an embedding
 VOCABULARY_VALUES = 10_000  # the most frequent values that keep a code of their own
+QUANTILE_POINTS = 4_096  # of one shard; a boundary is off by no more than two in so many of the rows
 
 
 def merge(
     features: Sequence[dict],
     label: Optional[dict],
     shard_stats: Sequence[dict],
-    nulls: str = "error",
+    nulls: Any = "error",
     validation: float = 0.0,
 ) -> dict:
     """Merge what the shards of a run report into one encoders object.
@@ -42,10 +48,10 @@ def merge(
     The result depends on the shards' order, never on when they finished.
 
     Args:
-        features: Column specs ``{"name", "column", "type", "kind", "encoder"}``, in feature order.
-        label: ``{"name", "column", "type", "task"}``, or None.
+        features: Column specs ``{"name", "type", "kind", "encoder", "nulls" (where they are kept)}``, in feature order.
+        label: ``{"name", "type", "task"}``, or None.
         shard_stats: ``segment.shard.Shard.stats()`` of every shard, in shard order.
-        nulls: The option of that name; rows with NULL, NaN or infinite values are an error or already
+        nulls: The option of that name; rows with NULL, NaN or infinite values that are not kept are an error or already
             skipped.
         validation: The fraction asked for; above 0 there must be validation rows.
 
@@ -69,7 +75,7 @@ def merge(
     return result
 
 
-def reuse(encoders: dict, shard_stats: Sequence[dict], nulls: str, validation: float) -> dict:
+def reuse(encoders: dict, shard_stats: Sequence[dict], nulls: Any, validation: float) -> dict:
     """Take the encoders of an earlier run over for new rows, so that its weights mean the same: only the counts are new.
 
     Texts that the earlier run has not seen share the code of unknown ones, as they do in predictions.
@@ -95,9 +101,12 @@ def reuse(encoders: dict, shard_stats: Sequence[dict], nulls: str, validation: f
 
 def _merge_feature(spec: dict, parts: List[dict]) -> dict:
     feature = {"name": spec["name"], "kind": spec["kind"], "type": spec["type"]}
+    policy = spec.get("nulls")
     if spec["kind"] == "text":
-        return {**feature, **_merge_vocabulary(parts, spec.get("encoder"))}
-    encoder = spec.get("encoder") or "standardize"
+        if policy is not None:
+            feature["nulls"] = {"value": _as_text(policy["value"])} if "value" in policy else policy
+        return {**feature, **_merge_vocabulary(parts, spec.get("encoder"), policy is not None and "indicator" in policy)}
+    encoder = columns.encoder_name(spec.get("encoder")) or "standardize"
     shapes = [part["shape"] for part in parts if part.get("shape") is not None]
     for shape in shapes:
         if shape != shapes[0]:
@@ -113,25 +122,73 @@ def _merge_feature(spec: dict, parts: List[dict]) -> dict:
         )
     if encoder == "none":
         refusals.refuse_rounded(spec["name"], sum(part.get("rounded", 0) for part in parts))
-    if encoder == "standardize":
+    if encoder == "standardize" or policy is not None:
         mean, scale = _merge_moments(spec["name"], parts)
+    if policy is not None:
+        value = policy.get("value", "mean")
+        feature["nulls"] = {**policy, "value": mean[0] if value == "mean" else float(value)}
+    if encoder == "standardize":
         feature.update(mean=mean, scale=scale)
+    if encoder == "minmax":
+        least, greatest = functools.reduce(wider, (np.array(part["range"]) for part in parts if part["range"] is not None))
+        feature.update(min=least.tolist(), scale=np.where(greatest > least, greatest - least, 1.0).tolist())
+    if encoder == "bucketize":
+        settings = spec["encoder"][encoder]
+        boundaries = settings.get("boundaries") or _merge_quantiles(spec["name"], parts, settings["buckets"])
+        feature["boundaries"] = boundaries
+        feature.update(_category(settings.get("as") or "one_hot", codes_of(feature)))
     return feature
 
 
-def _merge_vocabulary(parts: List[dict], wanted: Any) -> dict:
+def wider(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Combine two (least, greatest) of disjoint rows."""
+    return np.stack([np.minimum(one[0], other[0]), np.maximum(one[1], other[1])])
+
+
+def _merge_quantiles(name: str, parts: List[dict], buckets: int) -> List[float]:
+    """Return the values at which buckets of about as many rows begin; fewer where many rows are alike.
+
+    The n-th is the least value that n of the buckets' shares of all rows lie below. Shards report at most so many points
+    (``segment.column.Numbers``), which places a boundary within two blocks of rows.
+    """
+    values, counts = (np.concatenate([part["points"][i] for part in parts]) for i in (0, 1))
+    distinct, place = np.unique(values, return_inverse=True)
+    rows = np.bincount(place, counts, len(distinct))
+    below = np.cumsum(rows) - rows
+    found = np.searchsorted(below * buckets, np.arange(1, buckets) * rows.sum())  # whole numbers, so no rounding
+    boundaries = distinct[np.unique(found[found < len(distinct)])].tolist()
+    if not boundaries:
+        raise errors.BadData(
+            'column "%s" has too few values for buckets' % name,
+            detail="Its training rows do not fill two buckets.",
+            hint="Give boundaries of your own, or leave the column out.",
+        )
+    return boundaries
+
+
+def _category(wanted: Any, values: int) -> dict:
+    """Encoder and dim of a category of so many values."""
+    encoder = columns.encoder_name(wanted) or ("one_hot" if values <= ONE_HOT_VALUES else "embedding")
+    if encoder == "one_hot":
+        return {"encoder": encoder}
+    dim = wanted["embedding"]["dim"] if isinstance(wanted, dict) else None
+    return {"encoder": encoder, "dim": dim or max(1, min(50, round(1.6 * values**0.56)))}
+
+
+def _as_text(value: Any) -> str:
+    """A value that stands for NULL in a category, as its column spells it."""
+    return spelled(int(value) if isinstance(value, float) else value)
+
+
+def _merge_vocabulary(parts: List[dict], wanted: Any, null: bool) -> dict:
     counts: Dict[str, int] = {}
     for part in parts:
         for value, count in part["counts"].items():
             counts[value] = counts.get(value, 0) + count
     frequent = sorted(counts, key=lambda value: (-counts[value], value))[:VOCABULARY_VALUES]
-    vocabulary = sorted(frequent)  # Python orders strings by code point
-    encoder = columns.encoder_name(wanted) or ("one_hot" if len(vocabulary) <= ONE_HOT_VALUES else "embedding")
-    result = {"encoder": encoder, "vocabulary": vocabulary}
-    if encoder == "embedding":
-        dim = wanted["embedding"].get("dim") if isinstance(wanted, dict) else None
-        result["dim"] = dim or max(1, min(50, round(1.6 * len(vocabulary) ** 0.56)))
-    return result
+    vocabulary: List[Optional[str]] = sorted(frequent)  # Python orders strings by code point
+    vocabulary += [None] if null else []  # a category of its own
+    return {"vocabulary": vocabulary, **_category(wanted, len(vocabulary))}
 
 
 def combine_moments(a: Tuple[int, Any, Any], b: Tuple[int, Any, Any]) -> Tuple[int, Any, Any]:
@@ -154,6 +211,12 @@ def _merge_moments(name: str, parts: List[dict]) -> Tuple[List[float], List[floa
                     (part["count"], np.array(part["mean"], np.float64), np.array(part["m2"], np.float64)),
                 )
     count, mean, m2 = total
+    if not count:
+        raise errors.BadData(
+            'column "%s" is NULL in every training row' % name,
+            detail="Nothing is known of its values.",
+            hint="Leave the column out, or raise the share of training rows.",
+        )
     if not (np.isfinite(mean).all() and np.isfinite(m2).all()):
         raise errors.BadData(
             'the values of column "%s" are too large to standardize' % name,
@@ -192,9 +255,37 @@ def _class_counts(parts: List[dict]) -> Dict[Any, int]:
     return counts
 
 
+def is_category(feature: dict) -> bool:
+    """Whether a stored feature is fed as a code: in the place of its value in the vocabulary, or of its bucket."""
+    return feature["encoder"] in columns.CATEGORY_ENCODERS
+
+
+def codes_of(feature: dict) -> int:
+    """How many codes a category has: values seen and one for all others; or buckets, and one more where NULL has its own."""
+    if "vocabulary" in feature:
+        return len(feature["vocabulary"]) + 1
+    return len(feature["boundaries"]) + 1 + indicator(feature)
+
+
+def indicator(feature: dict) -> bool:
+    """Whether the model is told that a value was NULL: by a number beside it, or by a category of its own."""
+    return "indicator" in feature.get("nulls", ())
+
+
+def width(feature: dict) -> int:
+    """How many numbers a feature has in a row, in one dimension."""
+    return int(np.prod(feature["shape"], dtype=int)) + indicator(feature)
+
+
+def affine(feature: dict) -> Optional[Tuple[np.ndarray, np.ndarray]]:
+    """Return (shift, scale), float64 of the last axis, of a number that is fed as ``(x - shift) / scale``; None: as it is."""
+    shift = feature.get("mean" if feature["encoder"] == "standardize" else "min")
+    return None if shift is None else (np.array(shift, np.float64), np.array(feature["scale"], np.float64))
+
+
 def _input(features: List[dict], label: Optional[dict]) -> dict:
     """Work out the part of the encoders that shapes a model."""
-    dense = [feature for feature in features if feature["kind"] != "text"]
+    dense = [feature for feature in features if not is_category(feature)]
     deep = [feature for feature in dense if len(feature["shape"]) >= 2]
     if deep and len(features) > 1:
         raise errors.NotSupported(
@@ -205,15 +296,11 @@ def _input(features: List[dict], label: Optional[dict]) -> dict:
     if deep:
         numbers = list(deep[0]["shape"])
     else:
-        numbers = [sum(int(np.prod(feature["shape"], dtype=int)) for feature in dense)] if dense else None
+        numbers = [sum(map(width, dense))] if dense else None
     codes = []
     for feature in features:
-        if feature["kind"] == "text":
-            code = {
-                "name": feature["name"],
-                "size": len(feature["vocabulary"]) + 1,
-                "encoder": feature["encoder"],
-            }
+        if is_category(feature):
+            code = {"name": feature["name"], "size": codes_of(feature), "encoder": feature["encoder"]}
             codes.append({**code, "dim": feature["dim"]} if "dim" in feature else code)
     task = label["task"] if label else None
     classes = len(label["classes"]) if task == "classification" else None
@@ -247,10 +334,10 @@ def places(encoders: dict) -> List[dict]:
     found, start, code = [], 0, 0
     for feature in encoders["features"]:
         place = {"name": feature["name"], "columns": None, "code": None}
-        if feature["kind"] == "text":
+        if is_category(feature):
             place["code"], code = code, code + 1
         else:
-            stop = start + int(np.prod(feature["shape"], dtype=int))
+            stop = start + width(feature)
             place["columns"], start = [start, stop], stop
         found.append(place)
     return found

@@ -5,22 +5,21 @@ from __future__ import annotations
 import math
 from typing import Any, Sequence
 
-from cerebro_udf import errors
+from cerebro_udf import columns, errors
 
 CLASSES = 1_000  # of a label, at most
 
 
-def refuse_unusable(shard_stats: Sequence[dict], nulls: str) -> None:
+def refuse_unusable(shard_stats: Sequence[dict], nulls: Any) -> None:
     """Refuse shards whose rows cannot be used under this ``nulls`` option.
 
     Raises:
-        NullInData: a column holds NULL, NaN or infinite values, and ``nulls`` is ``error``.
+        NullInData: a column holds NULL, NaN or infinite values that are neither kept nor skipped.
         BadData: there is no row at all, or all were skipped; a row has a negative weight.
     """
     rows = sum(stats["rows"] for stats in shard_stats)
     skipped = sum(stats["skipped"] for stats in shard_stats)
-    if nulls == "error":
-        _refuse_nulls(shard_stats, rows + skipped)
+    _refuse_nulls(shard_stats, nulls, rows + skipped)
     _refuse_negative_weights(shard_stats)
     if rows == 0 and skipped:
         raise errors.BadData(
@@ -49,14 +48,14 @@ def refuse_other_shapes(shard_stats: Sequence[dict], encoders: dict) -> None:
                 )
 
 
-def _refuse_nulls(shard_stats: Sequence[dict], rows: int) -> None:
+def _refuse_nulls(shard_stats: Sequence[dict], nulls: Any, rows: int) -> None:
     bad = {}
     for stats in shard_stats:
         for name, column in stats["columns"].items():
             counts = bad.setdefault(name, [0, 0, 0])
             for i, key in enumerate(("nulls", "nans", "infinities")):
                 counts[i] += column[key]
-    bad = {name: counts for name, counts in bad.items() if any(counts)}
+    bad = {name: counts for name, counts in bad.items() if any(counts) and columns.null_policy(nulls, name) != "skip"}
     if not bad:
         return
     detail = " ".join(
@@ -68,7 +67,8 @@ def _refuse_nulls(shard_stats: Sequence[dict], rows: int) -> None:
         "%s %s NULL, NaN or infinite values"
         % ("column " + names if len(bad) == 1 else "columns " + names, "holds" if len(bad) == 1 else "hold"),
         detail=detail,
-        hint='Set the option "nulls" to "skip" to leave such rows out, or replace the values in a materialized view.',
+        hint='Set the option "nulls" to "skip" to leave such rows out, '
+        'or say by column what stands for a NULL, such as {"age": {"value": 0}}.',
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
 from cerebro_udf import refusals
-from cerebro_udf.encoders import model_part
+from cerebro_udf.encoders import affine, indicator, is_category, model_part, width
 
 CHUNK_ROWS = 8_192  # rows encoded at once, bounds the float64 intermediate
 
@@ -17,11 +17,11 @@ class Text(NamedTuple):
 
     Attributes:
         codes: int32 (rows,), index into ``values``.
-        values: The distinct values, in the order of their first row.
+        values: The distinct values, in the order of their first row; None is NULL.
     """
 
     codes: np.ndarray
-    values: List[str]
+    values: List[Optional[str]]
 
 
 Column = Union[np.ndarray, Text, Sequence[str]]
@@ -36,23 +36,20 @@ class Encoding:
 
     def __init__(self, encoders: dict):
         self.encoders = encoders
-        self.dense = [feature for feature in encoders["features"] if feature["kind"] != "text"]
-        self.texts = [feature for feature in encoders["features"] if feature["kind"] == "text"]
+        self.dense = [feature for feature in encoders["features"] if not is_category(feature)]
+        self.categories = [feature for feature in encoders["features"] if is_category(feature)]
         self._index = {
             feature["name"]: {value: i + 1 for i, value in enumerate(feature["vocabulary"])}
-            for feature in self.texts
+            for feature in self.categories
+            if "vocabulary" in feature
         }
-        self._moments = {
-            feature["name"]: self._widen(feature)
-            for feature in self.dense
-            if feature["encoder"] == "standardize"
-        }
+        for feature in self.categories:
+            if "vocabulary" in feature and "value" in feature.get("nulls", ()):
+                index = self._index[feature["name"]]
+                index[None] = index.get(feature["nulls"]["value"], 0)
+        self._affine = {feature["name"]: affine(feature) for feature in self.dense}
         label = encoders.get("label") or {}
         self._classes = {value: i for i, value in enumerate(label.get("classes", ()))}
-
-    @staticmethod
-    def _widen(feature: dict) -> Tuple[np.ndarray, np.ndarray]:
-        return np.array(feature["mean"], np.float64), np.array(feature["scale"], np.float64)
 
     def encode(
         self,
@@ -63,7 +60,7 @@ class Encoding:
         """Encode raw columns of n rows.
 
         Args:
-            columns: By feature name: numbers (n,), arrays (n, *shape), texts as :class:`Text` or strings.
+            columns: By feature name: numbers (n,), arrays (n, *shape), texts as :class:`Text` or strings; NULL is NaN or None.
             label: The label column, or None.
             pulse: Called again and again; may raise.
 
@@ -77,10 +74,9 @@ class Encoding:
         result = {}
         if self.dense:
             result["numbers"] = self._encode_numbers(columns, pulse)
-        if self.texts:
+        if self.categories:
             result["codes"] = np.stack(
-                [self._encode_text(feature["name"], columns[feature["name"]], pulse) for feature in self.texts],
-                axis=1,
+                [self._encode_category(feature, columns[feature["name"]], pulse) for feature in self.categories], axis=1
             )
         if label is not None:
             result["label"] = self._encode_label(label, pulse)
@@ -98,21 +94,27 @@ class Encoding:
                 if len(feature["shape"]) >= 2:
                     target = out[start:stop]
                 else:
-                    width = feature["shape"][0] if feature["shape"] else 1
-                    values = values.reshape(stop - start, width)
-                    target = out[start:stop, offset : offset + width]
-                    offset += width
-                moments = self._moments.get(feature["name"])
-                if moments is not None:
+                    values = values.reshape(stop - start, -1)
+                    target = out[start:stop, offset : offset + values.shape[1]]
+                    offset += width(feature)
+                if "nulls" in feature:
+                    absent = np.isnan(values)
+                    if indicator(feature):
+                        out[start:stop, offset - 1] = absent[:, 0]
+                    values = np.where(absent, feature["nulls"]["value"], values)
+                shift_scale = self._affine[feature["name"]]
+                if shift_scale is not None:
                     values = values.astype(np.float64)
-                    values -= moments[0]
-                    values /= moments[1]
+                    values -= shift_scale[0]
+                    values /= shift_scale[1]
                 target[...] = values
             pulse()
         return out
 
-    def _encode_text(self, name: str, column: Column, pulse: Callable[[], None]) -> np.ndarray:
-        index = self._index[name]
+    def _encode_category(self, feature: dict, column: Column, pulse: Callable[[], None]) -> np.ndarray:
+        if "boundaries" in feature:
+            return _chunked(np.asarray(column), lambda values: _buckets(feature, values), np.int32, pulse)
+        index = self._index[feature["name"]]
         if isinstance(column, Text):
             table = np.array([index.get(value, 0) for value in column.values], np.int32)
             return _chunked(column.codes, table.__getitem__, np.int32, pulse)
@@ -135,6 +137,15 @@ class Encoding:
         if unseen:
             raise refusals.unseen_class(label["name"], unseen[0])
         return np.array([self._classes[value] for value in distinct], np.int32)
+
+
+def _buckets(feature: dict, values: np.ndarray) -> np.ndarray:
+    boundaries = np.array(feature["boundaries"], np.float64)
+    if "nulls" not in feature:
+        return np.searchsorted(boundaries, values, "right")
+    absent = np.isnan(values)
+    codes = np.searchsorted(boundaries, np.where(absent, feature["nulls"]["value"], values), "right")
+    return np.where(absent, len(boundaries) + 1, codes) if indicator(feature) else codes
 
 
 def _chunked(values: np.ndarray, function: Callable[[np.ndarray], np.ndarray], dtype, pulse: Callable[[], None]) -> np.ndarray:

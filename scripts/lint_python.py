@@ -18,15 +18,19 @@ OLDEST = (3, 9)
 
 # Decide from their arguments alone: no clock, no files, no network, no database, no state of the process.
 PURE = (
+    "columns.py",
     "definition.py",
     "encoders.py",
     "keras_names.py",
     "metric_forms.py",
     "optimizers.py",
     "precision.py",
+    "refusals.py",
+    "tensors.py",
     "coordinator/directions.py",
     "coordinator/matching.py",
     "coordinator/options.py",
+    "coordinator/per_column.py",
     "coordinator/pruners.py",
     "coordinator/samplers.py",
     "coordinator/scheduler.py",
@@ -42,7 +46,8 @@ PURE_IMPORTS = frozenset(
     "__future__ collections copy dataclasses decimal functools hashlib heapq itertools json math numpy operator"
     " optuna random re typing unicodedata cerebro_udf.columns cerebro_udf.definition cerebro_udf.encoders cerebro_udf.errors"
     " cerebro_udf.keras_names cerebro_udf.metric_forms cerebro_udf.coordinator.directions"
-    " cerebro_udf.coordinator.matching cerebro_udf.coordinator.options cerebro_udf.coordinator.pruners"
+    " cerebro_udf.coordinator.matching cerebro_udf.coordinator.options cerebro_udf.coordinator.per_column"
+    " cerebro_udf.coordinator.pruners"
     " cerebro_udf.coordinator.samplers cerebro_udf.coordinator.scheduler cerebro_udf.coordinator.search"
     " cerebro_udf.coordinator.space"
     " cerebro_udf.coordinator.stopping cerebro_udf.coordinator.weights cerebro_udf.coordinator.work"

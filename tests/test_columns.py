@@ -36,6 +36,9 @@ TYPES = {
 }  # fmt: skip
 ENCODERS = {
     "id": {"embedding": {"dim": 3}}, "code": "one_hot", "flag": "one_hot", "day": "one_hot", "key": {"embedding": {"dim": 2}},
+    "took": "minmax", "marks": "minmax", "age": {"bucketize": {"buckets": 5}},
+    "seen": {"bucketize": {"buckets": 3, "as": {"embedding": {"dim": 2}}}},
+    "epoch": {"bucketize": {"boundaries": [1.70005e9, 1.70010001e9]}},
 }  # fmt: skip
 
 
@@ -82,6 +85,15 @@ def spelled(value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def cuts(name: str, values: np.ndarray) -> list[float]:
+    """Where the buckets of a column begin."""
+    settings = ENCODERS[name]["bucketize"]
+    if "boundaries" in settings:
+        return settings["boundaries"]
+    shares = [k / settings["buckets"] for k in range(1, settings["buckets"])]
+    return [min(v for v in values if (values < v).mean() >= share) for share in shares]
+
+
 class Fitted:
     """A run over columns of all types, and what numpy makes of its weights."""
 
@@ -111,15 +123,23 @@ class Fitted:
         weights = [self.state["model/%d" % i] for i in range(len([name for name in self.state if name.startswith("model/")]))]
         numbers, categories = [], []
         for name in self.features:
-            values = [row[name] for row in self.rows]
-            if name in ("mood", "key", "alias", *ENCODERS):
+            values, encoder = [row[name] for row in self.rows], ENCODERS.get(name)
+            if name in ("mood", "alias") or encoder == "one_hot" or name in ("id", "key"):
                 texts = [spelled(value) for value in values]
-                codes = [sorted(set(texts)).index(text) + 1 for text in texts]
-                table = weights.pop(0) if isinstance(ENCODERS.get(name), dict) else np.eye(len(set(texts)) + 1)
-                categories.append(table[codes])
-            else:
-                column = np.array([number(value) for value in values])
-                numbers.append(((column - column.mean(axis=0)) / column.std(axis=0)).astype(np.float32))
+                codes, size = [sorted(set(texts)).index(text) + 1 for text in texts], len(set(texts)) + 1
+                categories.append((weights.pop(0) if isinstance(encoder, dict) else np.eye(size))[codes])
+                continue
+            column = np.array([number(value) for value in values])
+            if isinstance(encoder, dict):
+                bounds = cuts(name, column[:, 0])
+                codes = [sum(value >= bound for bound in bounds) for value in column[:, 0]]
+                assert set(codes) == set(range(len(bounds) + 1)), "every bucket has rows"
+                categories.append((weights.pop(0) if "as" in encoder["bucketize"] else np.eye(len(bounds) + 1))[codes])
+                continue
+            low, width = column.mean(axis=0), column.std(axis=0)
+            if encoder == "minmax":
+                low, width = column.min(axis=0), column.max(axis=0) - column.min(axis=0)
+            numbers.append(((column - low) / width).astype(np.float32))
         kernel, bias = weights
         y = np.concatenate(numbers + categories, axis=1) @ kernel.astype(np.float64) + bias
         e = np.exp(y - y.max(axis=1, keepdims=True))
@@ -136,8 +156,13 @@ def test_statistics_and_vocabularies_are_those_of_the_values(fitted):
         values = [row[feature["name"]] for row in fitted.rows]
         if "vocabulary" in feature:
             assert feature["vocabulary"] == sorted({spelled(value) for value in values})
+            continue
+        column = np.array([number(value) for value in values])
+        if "boundaries" in feature:
+            assert feature["boundaries"] == cuts(feature["name"], column[:, 0])
+        elif feature["encoder"] == "minmax":
+            assert (feature["min"], feature["scale"]) == (column.min(axis=0).tolist(), np.ptp(column, axis=0).tolist())
         else:
-            column = np.array([number(value) for value in values])
             np.testing.assert_allclose(feature["mean"], column.mean(axis=0), rtol=1e-12)
             np.testing.assert_allclose(feature["scale"], column.std(axis=0), rtol=1e-8)
     types = {feature["name"]: feature["type"] for feature in fitted.encoders["features"]}
@@ -294,6 +319,33 @@ def test_a_label_that_has_no_task_is_refused_with_what_makes_it_one(session):
     assert (error.sqlstate, error.message) == ("42804", 'label "day" cannot be used for regression') and "epoch" in error.hint
     error = session.refused(table, session.model(LOGIT), "doc")
     assert (error.sqlstate, error.detail) == ("42804", "Its type is json.")
+
+
+# ---- encoders
+
+
+def test_an_encoder_that_makes_no_sense_is_refused_before_anything_starts(session):
+    table, model = session.local({"a": "real", "t": "text", "x": "real[]", "label": "boolean"}), session.model(LOGIT)
+    for encoders, words, hint in (
+        ({"a": "one_hot"}, 'encoder "one_hot" does not fit column "a"', "Use one of: standardize, minmax, none, bucketize."),
+        ({"t": "bucketize"}, 'encoder "bucketize" does not fit column "t"', "Use one of: one_hot, embedding."),
+        ({"x": "bucketize"}, 'encoder "bucketize" does not fit column "x"', "Use one of: standardize, minmax, none."),
+        ({"aa": "minmax"}, 'option encoders names "aa", which is not a feature', 'Did you mean "a"?'),
+        ({"a": {"bucketize": {"bukets": 3}}}, 'unknown key "bukets" in option "encoders.a"', 'Did you mean "buckets"?'),
+    ):
+        error = session.refused(table, model, "label", ["a", "t", "x"], encoders=encoders)
+        assert (error.sqlstate, error.message, error.hint) == ("22023", words, hint)
+
+
+def test_buckets_do_not_depend_on_how_many_shards_there_are(session):
+    random = np.random.default_rng(8)
+    rows = [[float(value), bool(value > 0)] for value in random.normal(size=3000).round(2)]
+    found = set()
+    for sizes in ([3000, 0, 0], [1, 2000, 999]):
+        table = session.sharded({"x": "double precision", "label": "boolean"}, rows, sizes)
+        run = session.fit(table, session.model(LOGIT), "label", ["x"], encoders={"x": "bucketize"}, validation=0.3)
+        found.add(json.dumps(session.rows("select encoders #> '{features,0,boundaries}' from cerebro.run where run = %s", run)))
+    assert len(found) == 1 and len(json.loads(found.pop())[0][0]) == 9
 
 
 # ---- data that loses its meaning

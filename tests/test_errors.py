@@ -284,7 +284,7 @@ def test_nulls_nans_and_infinities_are_summed_over_the_segments(session, model):
     assert error == Refusal(
         "22004", 'columns "a", "b" hold NULL, NaN or infinite values',
         'Column "a": 2 NULL, 1 NaN, 0 infinite of 90 rows. Column "b": 0 NULL, 0 NaN, 2 infinite of 90 rows.',
-        'Set the option "nulls" to "skip" to leave such rows out, or replace the values in a materialized view.',
+        'Set the option "nulls" to "skip" to leave such rows out, or say by column what stands for a NULL, such as {"age": {"value": 0}}.',
     )  # fmt: skip
     run = session.fit(table, model, "label", nulls="skip")
     trained = session.rows("select sum(rows) from cerebro.visit where run = %s and phase = 'train'", run)

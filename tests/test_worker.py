@@ -292,7 +292,7 @@ PROGRAM = [
     ("program loss", [1, [], {}]), ("program metrics", [1, "x", [1], [[]]]), ("program weighted_metrics", [1, "x", {}]),
     ("program precision", [1, [], "single"]), ("program encoders", OBJECT), *[("program encoders " + key, bad) for key, bad in PART],
 ]  # fmt: skip
-FEATURE = [("name", TEXT), ("type", TEXT), ("kind", [*TEXT, "other"])]
+FEATURE = [("name", TEXT), ("type", [*TEXT, "json"]), ("kind", [*TEXT, "other"]), ("encoder", [1, "guess", {}, []]), ("nulls", OBJECT)]
 COLUMNS = [("features", [*LIST, [], [1]]), *[("features 0 " + key, bad) for key, bad in FEATURE]]
 READS = [
     ("reads", [*LIST, [1]]), ("reads 0 relation", TEXT), ("reads 0 where", [1, []]), ("reads 0 columns", [*OBJECT, {}, {"a": 1}]),

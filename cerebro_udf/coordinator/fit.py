@@ -11,7 +11,7 @@ from typing import Any, Callable, List, Optional, Tuple
 from cerebro_udf import columns, faults
 from cerebro_udf.catalog import STOP_SECONDS, Ledger, refuse_read_only
 from cerebro_udf.coordinator import options as run_options
-from cerebro_udf.coordinator import programs, search, weights
+from cerebro_udf.coordinator import per_column, programs, search, weights
 from cerebro_udf.coordinator.load import Loader, verify
 from cerebro_udf.coordinator.loop import Loop
 from cerebro_udf.coordinator.progress import Progress
@@ -28,7 +28,6 @@ from cerebro_udf.errors import (
     ClientGone,
     InUse,
     InvalidArgument,
-    nearest,
 )
 from cerebro_udf.interrupts import Pulse
 
@@ -67,12 +66,9 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: str, feature
     columns.task_of(table.label_spec(parsed.task))
     if parsed.class_weight is not None:
         weights.refuse_regression(table.label_spec(parsed.task))
-    for column, encoder in parsed.encoders.items():
-        if column not in table.features:
-            raise InvalidArgument(
-                'option encoders names "%s", which is not a feature' % column, None, nearest(column, table.features)
-            )
-        columns.refuse_unfit_encoder(column, table.types[column], encoder)
+    per_column.check_encoders(parsed.encoders, table.types, table.features)
+    others = [name for name in (table.label, table.weight) if name is not None]
+    per_column.check_nulls(parsed.nulls, table.feature_specs(parsed.encoders, parsed.nulls), others)
     engine = engine_for(plpy)
     return Call(run, model, start, table, parsed, seeded, engine, engine.shards(table, parsed.segments))
 

@@ -24,18 +24,18 @@ class Loader:
     Args:
         segments: Connected.
         table: The source, under the caller's rights.
-        options: Of the run: encoders, task, seed.
+        options: Of the run: encoders, what stands for NULLs, task, seed.
         key: What visits will say in ``run``.
-        nulls: ``error`` or ``skip``.
+        nulls: The option of that name, of this call; rows with NULLs that nothing stands for.
         validation: Fraction of the rows that are held out; 1.0 for all.
         memory: ``options.memory`` of this call.
     """
 
     def __init__(self, segments: Segments, table: Source, options: Options, key: str, nulls: str, validation: float, memory: Any):
-        self.features, self.label = table.feature_specs(options.encoders), table.label_spec(options.task)
+        self.features, self.label = table.feature_specs(options.encoders, options.nulls), table.label_spec(options.task)
         self._segments, self._key, self._memory = segments, key, memory
         self._weight, self._class_weight = table.weight_spec(), options.class_weight
-        self._settings = {"run": key, "nulls": nulls, "seed": options.seed, "validation": validation}
+        self._nulls, self._settings = nulls, {"run": key, "seed": options.seed, "validation": validation}
 
     def load(self) -> List[dict]:
         """Have segments read their shards; gives each shard's statistics.
@@ -69,9 +69,9 @@ class Loader:
         """
         kept = state.unpack(b"".join(weights))[1].get("encoders") if weights else None
         if kept is not None:
-            encoders = encoding.reuse(json.loads(kept), stats, self._settings["nulls"], self._settings["validation"])
+            encoders = encoding.reuse(json.loads(kept), stats, self._nulls, self._settings["validation"])
         else:
-            encoders = encoding.merge(self.features, self.label, stats, self._settings["nulls"], self._settings["validation"])
+            encoders = encoding.merge(self.features, self.label, stats, self._nulls, self._settings["validation"])
         if self._class_weight is not None:
             encoders["label"]["weights"] = by_class(self._class_weight, encoders["label"])
         return encoders

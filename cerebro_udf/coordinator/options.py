@@ -13,14 +13,13 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from cerebro_udf import definition as definitions
 from cerebro_udf import optimizers, precision
-from cerebro_udf.coordinator import directions, stopping, weights
+from cerebro_udf.coordinator import directions, per_column, stopping, weights
 from cerebro_udf.coordinator import search as searching
 from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
 
 MAX_INTEGER = 2**31 - 1  # of PostgreSQL's integer, which is what the catalog stores
 MAX_SEED = 2**63 - 1
 MAX_LOCAL_WORKERS = 64
-MAX_EMBEDDING = 4096
 MAX_REPEATS = 1000
 
 # Known, and not there yet.
@@ -46,7 +45,7 @@ class Options:
         rank_by: ``{"metric": …, "direction": "min" or "max"}``, or None: see ``rank``.
         search: As given, checked; see ``search.check``.
         memory: A share of what a segment has available, 0 < share <= 1, or text such as "2GB"; None: the default.
-        encoders: Column name to encoder, as given.
+        encoders, nulls: By column, see ``per_column``.
     """
 
     epochs: int = 10
@@ -60,7 +59,7 @@ class Options:
     order: str = "fastest"
     search: Optional[dict] = None
     segments: Optional[int] = None
-    nulls: str = "error"
+    nulls: Any = "error"
     checkpoint: Optional[str] = None
     memory: Any = None
     rank_by: Optional[Dict[str, str]] = None
@@ -320,28 +319,6 @@ def _name(key: str, value: Any) -> str:
     return value
 
 
-def _encoders(key: str, value: Any) -> Dict[str, Any]:
-    names = ("standardize", "none", "one_hot", "embedding")
-    if not isinstance(value, dict):
-        raise _wrong(key, value, 'an object by column, such as {"carrier": "one_hot"}')
-    result = {}
-    for column, encoder in value.items():
-        place = "%s.%s" % (key, column)
-        if isinstance(encoder, dict) and list(encoder) == ["embedding"]:
-            width = encoder["embedding"]
-            if not isinstance(width, dict) or set(width) - {"dim"}:
-                raise _wrong(place, encoder, '{"embedding": {"dim": 8}}')
-            if width.get("dim") is not None:
-                encoder = {"embedding": {"dim": _integer(1, MAX_EMBEDDING)(place, width["dim"])}}
-            else:
-                encoder = "embedding"
-        elif not isinstance(encoder, str) or encoder not in names:
-            known = ", ".join('"%s"' % name for name in names)
-            raise _wrong(place, encoder, 'one of %s, or {"embedding": {"dim": 8}}' % known)
-        result[column] = encoder
-    return result
-
-
 def _init_from(key: str, value: Any) -> Dict[str, Any]:
     form = 'the name of a run or an alias, or {"run": "flights", "trial": 3}'
     if isinstance(value, str):
@@ -388,13 +365,13 @@ _READERS: Dict[str, Callable[[str, Any], Any]] = {
     "order": _choice("fastest", "fixed", "random"),
     "search": _search,
     "segments": _integer(1, MAX_LOCAL_WORKERS),
-    "nulls": _choice("error", "skip"),
+    "nulls": per_column.read_nulls,
     "checkpoint": _choice("visit", "epoch"),
     "memory": _memory,
     "rank_by": _rank_by,
     "if_exists": _choice("error", "replace", "resume"),
     "learning_rate": _learning_rate,
-    "encoders": _encoders,
+    "encoders": per_column.read_encoders,
     "max_retries": _integer(0),
     "init_from": _init_from,
     "time_limit": _time_limit,
@@ -409,6 +386,7 @@ _READERS: Dict[str, Callable[[str, Any], Any]] = {
 
 _JUDGING: Dict[str, Callable[[str, Any], Any]] = {
     "trial": _integer(0),
+    "nulls": _choice("error", "skip"),
     "quantiles": _quantiles,
     "metric": _metric,
     "repeats": _integer(1, MAX_REPEATS),

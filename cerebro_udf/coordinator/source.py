@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from cerebro_udf import columns
 from cerebro_udf.errors import (
@@ -86,15 +86,18 @@ class Source:
         named = self.features + [name for name in (self.label, self.weight) if name is not None]
         return named + [name for name in self.carried if name not in named]
 
-    def feature_specs(self, encoders: dict) -> List[dict]:
-        """Column specifications of the features, as a segment's ``load`` wants them."""
-        return [
-            {
-                "name": name, "type": self.types[name], "kind": columns.kind(self.types[name], encoders.get(name)),
-                "encoder": encoders.get(name),
-            }
-            for name in self.features
-        ]  # fmt: skip
+    def feature_specs(self, encoders: dict, nulls: Any) -> List[dict]:
+        """Column specifications of the features, as a segment's ``load`` wants them.
+
+        Args:
+            encoders, nulls: The run's options; ``nulls`` is in a specification where NULLs are kept.
+        """
+        specs = []
+        for name in self.features:
+            type_, encoder, policy = self.types[name], encoders.get(name), columns.null_policy(nulls, name)
+            spec = {"name": name, "type": type_, "kind": columns.kind(type_, encoder), "encoder": encoder}
+            specs.append({**spec, "nulls": policy} if isinstance(policy, dict) else spec)
+        return specs
 
     def label_spec(self, task: Optional[str]) -> Optional[dict]:
         if self.label is None:

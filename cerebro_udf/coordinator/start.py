@@ -75,6 +75,15 @@ class Start:
                     "Leave it as it was, or leave option init_from out.",
                 )
         options.encoders, options.task = encoders, task
+        kept = self.earlier["options"].get("nulls", "error")
+        if isinstance(kept, dict) or isinstance(options.nulls, dict):
+            if options.nulls not in ("error", kept):
+                raise InvalidArgument(
+                    'run "%s" was trained with other nulls' % self.earlier["name"],
+                    "They were %s; rows are encoded as they were for that run." % json.dumps(kept),
+                    "Leave the option nulls out, or leave option init_from out.",
+                )
+            options.nulls = kept
 
 
 def begin(plpy, gd: dict, model: str, options: Optional[dict]) -> Start:

@@ -13,7 +13,7 @@ import numpy as np
 
 from cerebro_udf import columns, encoders, refusals, tensors
 from cerebro_udf.errors import WrongColumnType
-from cerebro_udf.segment.reading import Parsed, out_of_range
+from cerebro_udf.segment.reading import Parsed, kept, out_of_range
 from cerebro_udf.wire import MESSAGE_BYTES
 
 EXACT_FLOAT32 = 2**24  # up to which single precision tells all whole numbers apart
@@ -53,22 +53,27 @@ class Buffer:
 
 
 class Column:
-    """One column: its values by part, and what the coordinator needs to know about it."""
+    """One column: its values by part, and what the coordinator needs to know about it.
 
-    def __init__(self, name: str):
-        self.name = name
+    Args:
+        kept: Whether NULL and NaN are kept, as NaN or None; otherwise a row with one cannot be used.
+    """
+
+    def __init__(self, name: str, kept: bool = False):
+        self.name, self.kept = name, kept
         self.nulls = self.nans = self.infinities = 0
         self.train, self.validation = Buffer(), Buffer()
         self.digest = hashlib.blake2b(digest_size=16)
 
     def take(self, parsed: Parsed) -> Tuple[np.ndarray, Optional[np.ndarray]]:
         """Count what is missing, NaN or infinite; return the values, and which rows cannot be used: None if all can."""
+        parsed = kept(parsed) if self.kept else parsed
         values, missing = self.parse(parsed), parsed.missing
         self.nulls += int(missing.sum())
-        bad = out_of_range(values)
+        bad = out_of_range(values, nan=not self.kept)
         if bad is None:
             return values, missing if missing.any() else None
-        nans = np.isnan(values)
+        nans = bad & np.isnan(values)
         self.nans += int(nans.sum())
         self.infinities += int((bad & ~nans).sum())
         return values, missing | bad.reshape(len(values), -1).any(axis=1)
@@ -105,23 +110,34 @@ class Column:
 
 
 class Numbers(Column):
-    """A feature of numbers, scalars or arrays: its moments per element of the last axis, and how many are rounded if fed as they are."""
+    """A feature of numbers, scalars or arrays: what its encoder needs to know, per element of the last axis.
 
-    def __init__(self, name: str):
-        super().__init__(name)
-        self._rounded = 0
+    Args:
+        encoder: As asked for.
+    """
+
+    def __init__(self, name: str, encoder: Any, kept: bool):
+        super().__init__(name, kept)
+        self._encoder = encoder
         self.shape: Optional[Tuple[int, ...]] = None
+        self._rounded = 0
         self._moments: Tuple[int, Any, Any] = (0, None, None)
+        self._range: Optional[np.ndarray] = None  # least and greatest
 
     def observe(self, train, values):
         if len(values):
             self.shape = values.shape[1:]
-        if values.dtype != np.float32:
+        if self.kept:
+            train, values = train[~np.isnan(train)], values[~np.isnan(values)]
+        if self._encoder == "none" and values.dtype != np.float32:
             large = values[np.abs(values) > EXACT_FLOAT32]
             self._rounded += int((large.astype(np.float32) != large).sum())
         if not train.size:
             return
         flat = train.reshape(-1, train.shape[-1] if train.ndim > 1 else 1).astype(np.float64)
+        if self._encoder == "minmax":
+            block = np.stack([flat.min(axis=0), flat.max(axis=0)])
+            self._range = encoders.wider(block, block if self._range is None else self._range)
         # Deviations from the first row: a constant column has exactly none.
         first = flat[0].copy()
         with np.errstate(over="ignore", invalid="ignore"):
@@ -133,14 +149,29 @@ class Numbers(Column):
 
     def stats(self):
         count, mean, m2 = self._moments
-        return {
+        found = {
             **super().stats(),
             "shape": None if self.shape is None else list(self.shape),
             "rounded": self._rounded,
             "count": count,
             "mean": None if mean is None else _finite(mean),
             "m2": None if m2 is None else _finite(m2),
+            "range": None if self._range is None else self._range.tolist(),
         }
+        return {**found, "points": self._points()} if columns.encoder_name(self._encoder) == "bucketize" else found
+
+    def _points(self) -> List[List[float]]:
+        """The training rows in ascending order, cut into blocks: of each the first value, and how many rows it has.
+
+        Where there are no more distinct values than blocks, each has a block of its own.
+        """
+        train = self.train.whole()
+        values, counts = np.unique(train[~np.isnan(train)], return_counts=True)
+        if len(values) > encoders.QUANTILE_POINTS:
+            ends = np.cumsum(counts)
+            first = np.unique((ends - counts) * encoders.QUANTILE_POINTS // ends[-1], return_index=True)[1]
+            values, counts = values[first], np.add.reduceat(counts, first)
+        return [values.tolist(), counts.tolist()]
 
 
 def _finite(values: np.ndarray) -> List[float]:
@@ -170,10 +201,10 @@ class Texts(Column):
         spelling: As of ``columns.Type``.
     """
 
-    def __init__(self, name: str, spelling: str):
-        super().__init__(name)
+    def __init__(self, name: str, spelling: str, kept: bool = False):
+        super().__init__(name, kept)
         self._spelling = spelling
-        self._codes: Dict[str, int] = _Numbered()
+        self._codes: Dict[Optional[str], int] = _Numbered()
         self._words = np.zeros(0, np.uint64)
         self.counts = np.zeros(0, np.int64)  # training rows per value
         self.all_counts = np.zeros(0, np.int64)
@@ -181,22 +212,24 @@ class Texts(Column):
 
     def parse(self, parsed):
         codes = np.zeros(len(parsed.values), np.int32)
-        texts = [text for text in parsed.values if text is not None]
+        texts = parsed.values if self.kept else [text for text in parsed.values if text is not None]
         codes[~parsed.missing] = np.fromiter(map(self._codes.__getitem__, texts), np.int32, len(texts))
         new = list(self._codes)[len(self._words) :]
         if new:
-            self._text_bytes += sum(len(value.encode("utf-8")) for value in new)
+            self._text_bytes += sum(len(value.encode("utf-8")) for value in new if value is not None)
             self.value_bytes = self._text_bytes + 150 * len(self._codes)  # the string, its code, its dict entry
             if len(self._codes) > DISTINCT_TEXTS or self._text_bytes > MESSAGE_BYTES:
                 raise self._too_many()
             self._words = np.concatenate([self._words, np.array([self._word(value) for value in new], np.uint64)])
         return codes
 
-    def _word(self, value: str) -> int:
+    def _word(self, value: Optional[str]) -> int:
         """What stands for a value where the rows for validation are chosen: the encoder has no say in that."""
         number = columns.number_of(value, self._spelling)
         if number is not None:
             return int(np.float64(number + 0.0).view(np.uint64))
+        if value is None:
+            return 0
         return int.from_bytes(hashlib.blake2b(value.encode("utf-8"), digest_size=8).digest(), "little")
 
     def _too_many(self) -> WrongColumnType:
@@ -226,7 +259,7 @@ class Texts(Column):
         return tensors.Text(codes.astype(np.int32, copy=False), list(self._codes))
 
     def stats(self):
-        counts = {value: int(count) for value, count in zip(self._codes, self.counts) if count}
+        counts = {value: int(count) for value, count in zip(self._codes, self.counts) if count and value is not None}
         return {**super().stats(), "counts": counts}
 
 

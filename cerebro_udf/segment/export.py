@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 
@@ -58,7 +59,9 @@ def archive(encoders: dict, program: dict, blob: bytes, about: Dict[str, Any], p
     whole = keras.Model(inputs, y, name=re.sub(r"[^A-Za-z0-9_.-]", "_", "cerebro_%s" % about["run"]))
     about = {
         **about, "classes": classes, "label": encoders["label"]["name"], "model": body,
-        "features": [{"name": f["name"], "input": name, "type": f["type"]} for f, name in zip(encoders["features"], names)],
+        "features": [
+            {"name": f["name"], "input": name, "type": f["type"], "null": _null(f)} for f, name in zip(encoders["features"], names)
+        ],
     }  # fmt: skip
     return _written(whole, about)
 
@@ -87,20 +90,43 @@ def _inputs(encoders: dict) -> Tuple[Dict[str, Any], List[str]]:
             name += "_"
         text = feature["kind"] == "text"
         shape = (1,) if text else tuple(feature["shape"]) or (1,)
-        dtype = _CATEGORIES[columns.of(feature["type"]).spelling] if text else "float64"
+        dtype = _dtype(feature)
         inputs[name] = keras.Input(shape, name=name, dtype=dtype)
         names.append(name)
     return inputs, names
+
+
+def _dtype(feature: dict) -> str:
+    """The type of a feature's input; booleans have no room for a NULL."""
+    if feature["kind"] != "text":
+        return "float64"
+    spelling = columns.of(feature["type"]).spelling
+    return "int64" if spelling == "boolean" and "nulls" in feature else _CATEGORIES[spelling]
+
+
+def _null(feature: dict) -> Any:
+    """What stands for NULL in a feature's input, none of the values that the run has seen; None where the run knows no NULL."""
+    if "nulls" not in feature:
+        return None
+    kind = _dtype(feature)
+    if kind == "float64":
+        return "NaN"
+    if kind == "int64":
+        taken = [None if value is None else columns.whole(value) for value in feature["vocabulary"]]
+        return next(value for value in itertools.count(-(2**63)) if value not in taken)
+    return next(text for text in ("[NULL" + "]" * n for n in itertools.count(1)) if text not in feature["vocabulary"])
 
 
 def _encoded(encoders: dict, inputs: List[Any], pulse: Callable[[], None]) -> Any:
     """Encode raw columns as ``tensors.Encoding`` does, in the structure of ``network.feed``."""
     numbers, codes = [], []
     for feature, x in zip(encoders["features"], inputs):
-        if feature["kind"] == "text":
+        if "boundaries" in feature:
+            codes.append(_bucket(feature, x))
+        elif encoding.is_category(feature):
             codes.append(_looked_up(feature, x))
         else:
-            numbers.append(_standardized(feature, x) if feature["encoder"] == "standardize" else x)
+            numbers.extend(_numbers(feature, x))
         pulse()
     arrays = {}
     if numbers:  # standardized in double precision, and rounded after it
@@ -116,13 +142,47 @@ def _joined(pieces: List[Any], dtype: str) -> Any:
     return keras.layers.Concatenate(dtype=dtype)(pieces)
 
 
-def _standardized(feature: dict, x: Any) -> Any:
-    """Standardize by mean and deviation, one each per element of the last axis.
+def _bucket(feature: dict, x: Any) -> Any:
+    """The number of boundaries that are no larger.
+
+    Keras' Discretization keeps boundaries in single precision, as all layers keep their arguments: so they are taken from the value
+    part by part. Of a value that is close to one the parts leave the exact difference, of others its sign.
+    """
+    beyond, rest = x, np.array(feature["boundaries"], np.float64)
+    for _ in range(3):  # 24 bits each, of 53
+        part = rest.astype(np.float32).astype(np.float64)
+        beyond, rest = keras.layers.Rescaling(1.0, offset=(-part).tolist(), dtype="float64")(beyond), rest - part
+    code = keras.ops.sum(keras.ops.cast(beyond >= 0.0, "int64"), axis=-1, keepdims=True)
+    if "nulls" not in feature:
+        return code
+    given = len(feature["boundaries"]) + 1
+    if not encoding.indicator(feature):
+        given = sum(boundary <= feature["nulls"]["value"] for boundary in feature["boundaries"])
+    return keras.ops.where(keras.ops.isnan(x), given, code)
+
+
+def _numbers(feature: dict, x: Any) -> List[Any]:
+    """What is fed of a feature of numbers: they themselves, and 1 for what was NULL where the run asked for that."""
+    affine = encoding.affine(feature)
+    scaled = _scaled(affine, x)
+    if "nulls" not in feature:
+        return [scaled]
+    value = feature["nulls"]["value"]
+    value = np.float32(value if affine is None else (value - affine[0][0]) / affine[1][0])
+    absent = keras.ops.isnan(x)
+    known = keras.ops.where(absent, float(value), scaled)  # in single precision already, so that Keras cannot round it
+    return [known, keras.ops.cast(absent, "float64")] if encoding.indicator(feature) else [known]
+
+
+def _scaled(affine: Optional[Tuple[np.ndarray, np.ndarray]], x: Any) -> Any:
+    """Shift and scale, as far as numbers are not fed as they are, each element of the last axis by its own.
 
     Keras' Normalization keeps both in single precision, and the variance in place of the deviation: what that would
     spoil is done in further steps.
     """
-    mean, scale = np.array(feature["mean"], np.float64), np.array(feature["scale"], np.float64)
+    if affine is None:
+        return x
+    mean, scale = affine
     rounded = mean.astype(np.float32).astype(np.float64)
     if (rounded != mean).any():
         x = _normalized(x, rounded, np.ones_like(scale))
@@ -138,20 +198,20 @@ def _normalized(x: Any, mean: np.ndarray, scale: np.ndarray) -> Any:
 
 def _looked_up(feature: dict, x: Any) -> Any:
     """Codes as ``tensors.Encoding`` gives them: 0 for a value that the run has not seen, then the vocabulary in order."""
-    if columns.of(feature["type"]).spelling in ("integer", "boolean"):
-        return _whole_looked_up([columns.whole(value) for value in feature["vocabulary"]], x)
-    unknown = "[UNK]"
-    while unknown in feature["vocabulary"]:
-        unknown += "]"
-    return keras.layers.StringLookup(vocabulary=feature["vocabulary"], mask_token=None, num_oov_indices=1, oov_token=unknown)(x)
-
-
-def _whole_looked_up(vocabulary: List[int], x: Any) -> Any:
-    unknown = -1
-    while unknown in vocabulary:
-        unknown -= 1
-    lookup = keras.layers.IntegerLookup(vocabulary=vocabulary, mask_token=None, num_oov_indices=1, oov_token=unknown)
-    return lookup(keras.ops.cast(x, "int64"))
+    null, known = _null(feature), [value for value in feature["vocabulary"] if value is not None]
+    if _dtype(feature) == "string":
+        vocabulary = known + ([] if null is None else [null])
+        unknown = next(text for text in ("[UNK" + "]" * n for n in itertools.count(1)) if text not in vocabulary)
+        layer = keras.layers.StringLookup
+    else:
+        vocabulary = [columns.whole(value) for value in known] + ([] if null is None else [null])
+        unknown = next(value for value in itertools.count(-1, -1) if value not in vocabulary)
+        layer, x = keras.layers.IntegerLookup, keras.ops.cast(x, "int64")
+    code = layer(vocabulary=vocabulary, mask_token=None, num_oov_indices=1, oov_token=unknown)(x)
+    if null is None or encoding.indicator(feature):
+        return code
+    value = feature["nulls"]["value"]
+    return keras.ops.where(keras.ops.equal(code, len(vocabulary)), known.index(value) + 1 if value in known else 0, code)
 
 
 def _probabilities(y: Any, output: str, classes: int) -> Any:

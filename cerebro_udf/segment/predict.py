@@ -35,6 +35,7 @@ class Predictor:
     def __init__(self, encoders: dict, program: dict, blob: bytes):
         self._encoding = tensors.Encoding(encoders)
         self._features = encoders["features"]
+        self._read_by = {feature["name"]: columns.read_by_server(feature) for feature in self._features}
         self.classes: Optional[list] = encoding.classes(encoders["label"])
         try:
             self._model, output = network.build(program, seed=0)
@@ -70,7 +71,7 @@ class Predictor:
         """
         listed = [self._in_order(values) for values in rows]
         columns = {
-            feature["name"]: _column(feature, [values[i] for values in listed], read)
+            feature["name"]: _column(feature, [values[i] for values in listed], self._read_by[feature["name"]], read)
             for i, feature in enumerate(self._features)
         }
         return self.columns(columns)
@@ -144,18 +145,17 @@ def answering(model: Any, output: str, part: dict) -> Callable[..., np.ndarray]:
     return answer
 
 
-def _column(feature: dict, values: List[Any], read: Read) -> tensors.Column:
-    """Turn the JSON values of one feature into a raw column."""
+def _column(feature: dict, values: List[Any], sql: Optional[str], read: Read) -> tensors.Column:
+    """Turn the JSON values of one feature into a raw column; ``sql`` is what the server has to read them by."""
     name = feature["name"]
-    if any(value is None for value in values):
+    if "nulls" not in feature and any(value is None for value in values):
         raise NullArgument(
             'feature "%s" is null' % name, None, "Give it a value; the run was trained without NULLs."
         )
-    sql = columns.read_by_server(feature)
     if sql is not None:
-        values = [_read(feature, value, sql, read) for value in values]
+        values = [None if value is None else _read(feature, value, sql, read) for value in values]
     if feature["kind"] == "text":
-        return values if sql is not None else [_spelled(feature, value) for value in values]
+        return values if sql is not None else [None if value is None else _spelled(feature, value) for value in values]
     shape = tuple(feature["shape"])
     if not values:
         return np.empty((0, *shape))
@@ -172,7 +172,7 @@ def _column(feature: dict, values: List[Any], read: Read) -> tensors.Column:
             "It has shape %s, the run's data has %s." % (list(column.shape[1:]), list(shape)),
             "Give it %s." % _wanted(shape),
         )
-    if not np.isfinite(column).all():
+    if not np.isfinite(column).all() and ("nulls" not in feature or np.isinf(column).any()):
         raise NullArgument(
             'feature "%s" is NULL, NaN or infinite' % name, None, "The run was trained without such values."
         )

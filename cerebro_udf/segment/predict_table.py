@@ -205,10 +205,12 @@ def _usable(features: Sequence[dict], parsed: Dict[str, reading.Parsed]) -> Tupl
     """Return (columns of the rows that can be predicted, which those are: bool (rows,), names of columns that forbid others)."""
     good, spoilt = np.ones(len(parsed[features[0]["name"]].missing), bool), []
     for feature in features:
+        if "nulls" in feature:
+            parsed[feature["name"]] = reading.kept(parsed[feature["name"]])
         values, bad = parsed[feature["name"]]
         if isinstance(values, np.ndarray):
             _refuse_other_shape(feature, values[~bad])
-            out = reading.out_of_range(values)
+            out = reading.out_of_range(values, nan="nulls" not in feature)
             if out is not None:
                 bad = bad | out.reshape(len(values), -1).any(axis=1)
         if bad.any():

@@ -119,10 +119,19 @@ def _width(rows: Sequence[Any]) -> int:
     return max(8 * len(row) + sum(len(value) for value in row.values() if isinstance(value, (bytes, str))) for row in rows)
 
 
-def out_of_range(values: np.ndarray) -> Optional[np.ndarray]:
-    """Which values single precision cannot hold: NaN, and what is infinite there; None: it holds them all."""
+def kept(parsed: Parsed) -> Parsed:
+    """The column with what is missing as NaN, or None among texts, so that nothing is missing any more."""
+    if isinstance(parsed.values, np.ndarray):
+        parsed.values[parsed.missing | np.isnan(parsed.values)] = np.nan  # one NaN, of all that there are
+    return Parsed(parsed.values, np.zeros_like(parsed.missing))
+
+
+def out_of_range(values: np.ndarray, nan: bool = True) -> Optional[np.ndarray]:
+    """Which values single precision cannot hold: what is infinite there, and NaN if it counts; None: it holds them all."""
     if values.dtype.kind != "f":
         return None
     with np.errstate(invalid="ignore"):
         bad = ~(np.isfinite(values) if values.dtype == np.float32 else np.abs(values) <= LARGEST_FLOAT32)
+    if not nan:
+        bad &= ~np.isnan(values)
     return bad if bad.any() else None

@@ -111,8 +111,8 @@ def _without_rows(stored: dict, labelled: bool) -> Tuple[Dict[str, tensors.Colum
 
 def _feature(feature: dict) -> Column:
     if feature["kind"] == "text":
-        return Texts(feature["name"], columns.of(feature["type"]).spelling)
-    return Numbers(feature["name"])
+        return Texts(feature["name"], columns.of(feature["type"]).spelling, "nulls" in feature)
+    return Numbers(feature["name"], feature.get("encoder"), "nulls" in feature)
 
 
 def _label(label: dict) -> Column:
@@ -127,8 +127,8 @@ def read(plpy, spec: dict, pulse: Callable[[], None] = lambda: None) -> Shard:
     Args:
         plpy: PL/Python's module.
         spec: ``reads`` ``[{"relation": quoted qualified name, "where": SQL or None, "columns": {source
-            column: name there}}]``, ``features``, ``label`` and ``weight`` (column specs or None), ``nulls`` (``error`` or
-            ``skip``), ``seed``, ``validation`` (fraction), ``memory_bytes`` (or None), ``promised_bytes`` (to other runs).
+            column: name there}}]``, ``features``, ``label`` and ``weight`` (column specs or None), ``seed``, ``validation``
+            (fraction), ``memory_bytes`` (or None), ``promised_bytes`` (to other runs).
         pulse: Called after every fetch; may raise.
 
     Raises:

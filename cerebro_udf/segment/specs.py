@@ -9,7 +9,7 @@ import json
 import math
 from typing import Any, Callable, Iterable
 
-from cerebro_udf import columns
+from cerebro_udf import columns, encoders
 from cerebro_udf.errors import InvalidArgument
 
 Check = Callable[[str, Any], None]
@@ -119,11 +119,17 @@ _PART = fields(
     task=maybe(_TASK),
     classes=maybe(whole(1)),
 )  # fmt: skip
-_FEATURE = fields(name=text, type=text, kind=one_of("number", "array", "text"))
+
+
+def _encoder(place: str, value: Any) -> None:
+    one_of(*columns.ENCODERS)(place, next(iter(value)) if isinstance(value, dict) and len(value) == 1 else value)
+
+
+_FEATURE = fields(name=text, type=text, kind=one_of("number", "array", "text"), encoder=maybe(_encoder))
 _ENCODED = fields(encoder=one_of(*columns.NUMBER_ENCODERS, *columns.CATEGORY_ENCODERS))
-_TEXT = fields(vocabulary=many(text))
+_TEXT = fields(vocabulary=many(maybe(text)))
 _ARRAY = fields(shape=many(whole(), most=16))
-_MOMENTS = fields(mean=_NUMBERS, scale=_NUMBERS)
+_BUCKETS = fields(boundaries=many(number, 0))
 _LABEL = fields(name=text, type=text, task=maybe(_TASK), values=maybe(many(text)))
 _CLASSES = fields(task=_TASK, weights=maybe(_NUMBERS))
 
@@ -146,6 +152,10 @@ def feature(place: str, value: Any) -> None:
     _FEATURE(place, value)
     if columns.meaning(value["type"], value["kind"]) is None:
         raise wrong(place + ".type", value["type"], "a type of which features are read as %s" % value["kind"])
+    if "nulls" in value:
+        named(anything)(place + ".nulls", value["nulls"])
+        if value["kind"] == "array":
+            raise wrong(place + ".nulls", value["nulls"], "something that arrays have")
 
 
 def _class(place: str, value: Any) -> None:
@@ -160,8 +170,13 @@ def encoded(place: str, value: Any) -> None:
         at = "%s.features" % place
         _ENCODED(at, item)
         (_TEXT if item["kind"] == "text" else _ARRAY)(at, item)
-        if item["encoder"] == "standardize":
-            _MOMENTS(at, item)
+        if item["kind"] != "text" and encoders.is_category(item):
+            _BUCKETS(at, item)
+        if item["kind"] != "text" and item.get("nulls") is not None:
+            number(at + ".nulls.value", item["nulls"].get("value"))
+        if item["encoder"] in ("standardize", "minmax"):
+            _NUMBERS(at, item.get("mean" if item["encoder"] == "standardize" else "min"))
+            _NUMBERS(at, item.get("scale"))
     _CLASSES("%s.label" % place, value["label"])
     if value["label"]["task"] == "classification":
         many(_class, 1)("%s.label.classes" % place, value["label"].get("classes"))

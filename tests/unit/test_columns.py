@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cerebro_udf import columns, errors
+from cerebro_udf.coordinator import per_column
 
 
 @given(st.dates())
@@ -61,7 +62,7 @@ def test_the_type_and_the_encoder_say_how_a_feature_is_read(type_, encoder, kind
 )
 def test_an_encoder_that_a_type_cannot_have_is_refused_with_those_that_it_can(type_, encoder):
     with pytest.raises(errors.InvalidArgument, match='encoder "%s" does not fit column "x"' % encoder) as caught:
-        columns.refuse_unfit_encoder("x", type_, encoder)
+        per_column.check_encoders({"x": encoder}, {"x": type_}, ["x"])
     assert all(fitting in caught.value.hint for fitting in columns.encoders_of(type_))
 
 

@@ -124,8 +124,6 @@ def test_encoders_asked_for_are_used():
         "encoder": "embedding",
         "dim": 8,
     }
-    with pytest.raises(errors.InvalidArgument, match='encoder "none" does not fit column "t"'):
-        columns.refuse_unfit_encoder("t", "text", "none")
 
 
 @pytest.mark.parametrize(
@@ -267,3 +265,57 @@ def test_features_keep_their_types():
     features = [NUMBER, {**TEXT, "type": "character"}]
     merged = encoders.merge(features, None, [shard(1, x=moments([1.0]), t={**CLEAN, "counts": {"a": 1}})])
     assert [feature["type"] for feature in merged["features"]] == ["real", "character"]
+
+
+BUCKETS = {**NUMBER, "encoder": {"bucketize": {"buckets": 4}}}
+
+
+def points(values, block=1):
+    """What a shard reports of these rows: blocks of so many distinct values."""
+    distinct, counts = np.unique(values, return_counts=True)
+    return [distinct[::block].tolist(), np.add.reduceat(counts, np.arange(0, len(counts), block)).tolist()]
+
+
+@pytest.mark.parametrize("buckets", [2, 4, 10])
+def test_a_bucket_begins_at_the_least_value_that_its_share_of_the_rows_lies_below(buckets):
+    values = np.random.default_rng(2).integers(0, 40, 300).astype(float)
+    spec = {**NUMBER, "encoder": {"bucketize": {"buckets": buckets}}}
+    stats = [shard(len(part), x={**moments(part), "points": points(part)}) for part in (values[:7], values[7:100], values[100:])]
+    feature = encoders.merge([spec], None, stats)["features"][0]
+    shares = [k / buckets for k in range(1, buckets)]
+    expected = [min(v for v in np.unique(values) if (values < v).mean() >= share) for share in shares]
+    assert feature["boundaries"] == sorted(set(expected)) and feature["encoder"] == "one_hot"
+    codes = tensors.Encoding(encoders.merge([spec], None, stats)).encode({"x": values})["codes"][:, 0]
+    assert codes.tolist() == [sum(value >= boundary for boundary in expected) for value in values]
+
+
+def test_boundaries_of_many_shards_are_off_by_no_more_than_two_blocks_of_rows():
+    values, block = np.random.default_rng(3).normal(size=12_000), 50
+    stats = [
+        shard(len(part), x={**moments(part), "points": points(part, block)}) for part in (values[:3000], values[3000:3500], values[3500:])
+    ]
+    boundaries = encoders.merge([BUCKETS], None, stats)["features"][0]["boundaries"]
+    assert len(boundaries) == 3
+    for share, boundary in zip((0.25, 0.5, 0.75), boundaries):
+        assert abs((values < boundary).sum() - share * len(values)) <= 2 * 3 * block
+
+
+def test_explicit_boundaries_are_kept_and_buckets_may_be_embedded():
+    settings = {"boundaries": [18.0, 65.0], "as": {"embedding": {"dim": 2}}}
+    stats = [shard(2, x={**moments([1.0, 70.0]), "points": points([1.0, 70.0])})]
+    merged = encoders.merge([{**NUMBER, "encoder": {"bucketize": settings}}], None, stats)
+    assert merged["input"]["codes"] == [{"name": "x", "size": 3, "encoder": "embedding", "dim": 2}]
+    codes = tensors.Encoding(merged).encode({"x": np.array([17.9, 18.0, 64.9, 65.0])})["codes"]
+    assert codes.tolist() == [[0], [1], [1], [2]]
+
+
+def test_a_column_of_one_value_has_no_buckets():
+    bad([shard(2, x={**moments([1.0, 1.0]), "points": points([1.0, 1.0])})], errors.BadData, "too few values", features=[BUCKETS])
+
+
+def test_minmax_maps_the_range_of_all_shards_onto_zero_to_one():
+    spec = {**NUMBER, "encoder": "minmax"}
+    stats = [shard(2, x={**moments(part), "range": [[min(part)], [max(part)]]}) for part in ([3.0, 5.0], [1.0, 2.0])]
+    stats.append(shard(0, x={**moments([]), "range": None}))
+    encoded = tensors.Encoding(encoders.merge([spec], None, stats)).encode({"x": np.array([1.0, 5.0, 2.0, 9.0])})
+    assert encoded["numbers"].tolist() == [[0], [1], [0.25], [2]]

@@ -96,6 +96,13 @@ WRONG = {
         {"a": {"embedding": {"dim": 0}}},
         {"a": {"embedding": {"size": 8}}},
         {"a": True},
+        {"a": {"one_hot": {"dim": 3}}},
+        {"a": {"bucketize": {"buckets": 1}}},
+        {"a": {"bucketize": {"buckets": 3, "boundaries": [1]}}},
+        {"a": {"bucketize": {"boundaries": [2, 1]}}},
+        {"a": {"bucketize": {"boundaries": []}}},
+        {"a": {"bucketize": {"as": "minmax"}}},
+        {"a": {"bucketize": {"as": {"embedding": {"dim": 0}}}}},
     ],
     "rank_by": [3, "", {"metric": 3}, {"metric": "loss", "direction": "up"}, {}],
     "metrics": ["accuracy", 3],
@@ -309,3 +316,15 @@ def test_options_of_evaluate():
 @pytest.mark.parametrize("text, expected", [("2GB", 2**31), ("1.5 kB", 1536), ("10B", 10), ("1TB", 2**40)])
 def test_amounts_of_memory(text, expected):
     assert o.parse_bytes(text) == expected
+
+
+def test_encoders_are_completed_and_spelling_mistakes_named():
+    given = {"a": "bucketize", "b": {"bucketize": {"boundaries": [1, 2], "as": {"embedding": {}}}}, "c": {"embedding": {"dim": 4.0}}}
+    assert parse(encoders=given).encoders == {
+        "a": {"bucketize": {"buckets": 10}}, "b": {"bucketize": {"boundaries": [1.0, 2.0], "as": "embedding"}},
+        "c": {"embedding": {"dim": 4}},
+    }  # fmt: skip
+    for value, words in (({"a": "minmaks"}, '"minmax"'), ({"a": {"bucketize": {"bucket": 3}}}, '"buckets"')):
+        with pytest.raises(InvalidArgument) as info:
+            parse(encoders=value)
+        assert "Did you mean %s?" % words in info.value.hint

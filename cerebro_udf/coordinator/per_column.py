@@ -1,0 +1,198 @@
+"""The options that go by column, ``encoders`` and ``nulls``: read without the table first, then held against its types. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, Iterable, List
+
+from cerebro_udf import columns
+from cerebro_udf.coordinator.space import is_number, whole
+from cerebro_udf.errors import InvalidArgument, nearest
+
+MAX_EMBEDDING = 4096
+MAX_BUCKETS = 256  # of quantiles; see encoders.QUANTILE_POINTS for how exact they are
+MAX_BOUNDARIES = 1000
+BUCKETS = 10
+
+_ENCODERS = 'one of %s, {"embedding": {"dim": 8}} or {"bucketize": {"buckets": 10}}' % ", ".join('"%s"' % e for e in columns.ENCODERS)
+_NULLS = '"error", "skip", "indicator", {"value": 0} or {"value": 0, "indicator": true}'
+_SETTINGS = {"embedding": ("dim",), "bucketize": ("buckets", "boundaries", "as")}
+
+
+def read_encoders(option: str, value: Any) -> Dict[str, Any]:
+    """Return the option ``encoders``, each encoder as a name or ``{name: {setting: value}}`` with those that are not the defaults.
+
+    Raises:
+        InvalidArgument.
+    """
+    return {column: _encoder("%s.%s" % (option, column), given) for column, given in _by_column(option, value, '{"carrier": "one_hot"}')}
+
+
+def _by_column(option: str, value: Any, example: str) -> Iterable:
+    if not isinstance(value, dict):
+        raise _wrong(option, value, "an object by column, such as %s" % example)
+    return value.items()
+
+
+def _wrong(place: str, value: Any, form: str) -> InvalidArgument:
+    return InvalidArgument('option "%s" has a wrong value' % place, "The value is %s." % json.dumps(value)[:80], "Accepted is %s." % form)
+
+
+def _encoder(place: str, given: Any, allowed: Iterable[str] = columns.ENCODERS) -> Any:
+    name, settings = next(iter(given.items())) if isinstance(given, dict) and len(given) == 1 else (given, {})
+    if not isinstance(name, str) or name not in allowed or not isinstance(settings, dict):
+        error = _wrong(place, given, _ENCODERS)
+        if isinstance(name, str) and name not in columns.ENCODERS and nearest(name, allowed).startswith("Did"):
+            error.hint += " " + nearest(name, allowed)
+        raise error
+    for key in settings:
+        if key not in _SETTINGS.get(name, ()):
+            hint = nearest(key, _SETTINGS[name]) if name in _SETTINGS else 'Write "%s".' % name
+            raise InvalidArgument('unknown key "%s" in option "%s"' % (key, place), "The value is %s." % json.dumps(given)[:80], hint)
+    settings = {key: setting for key, setting in settings.items() if setting is not None}
+    if name == "bucketize":
+        return {name: _buckets(place, settings)}
+    return {name: {"dim": _number(place, settings["dim"], 1, MAX_EMBEDDING)}} if settings else name
+
+
+def _buckets(place: str, settings: dict) -> dict:
+    if "buckets" in settings and "boundaries" in settings:
+        raise _wrong(place, settings, "either buckets or boundaries")
+    result: Dict[str, Any] = {}
+    if "boundaries" in settings:
+        given = settings["boundaries"]
+        numbers = isinstance(given, list) and 1 <= len(given) <= MAX_BOUNDARIES and all(map(_is_boundary, given))
+        if not numbers or any(a >= b for a, b in zip(given, given[1:])):
+            raise _wrong(place + ".boundaries", given, "a list of up to %d numbers in ascending order, such as [18, 65]" % MAX_BOUNDARIES)
+        result["boundaries"] = [float(number) for number in given]
+    else:
+        result["buckets"] = _number(place + ".buckets", settings.get("buckets", BUCKETS), 2, MAX_BUCKETS)
+    if settings.get("as", "one_hot") != "one_hot":
+        result["as"] = _encoder(place + ".as", settings["as"], columns.CATEGORY_ENCODERS)
+    return result
+
+
+def _is_boundary(value: Any) -> bool:
+    """Whether it is a number that single precision comes close to."""
+    return is_number(value) and (value == 0 or 1e-30 <= abs(value) <= 1e38)
+
+
+def _number(place: str, value: Any, low: int, high: int) -> int:
+    number = whole(value)
+    if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
+        raise _wrong(place, value, "a whole number from %d to %d" % (low, high))
+    return number
+
+
+def check_encoders(encoders: Dict[str, Any], types: Dict[str, str], features: Iterable[str]) -> None:
+    """Hold the option ``encoders`` against the columns.
+
+    Args:
+        encoders: What :func:`read_encoders` returned.
+        types: Of the columns.
+        features: Their names.
+
+    Raises:
+        InvalidArgument: a column that is no feature, or whose type cannot have such an encoder.
+    """
+    for column, encoder in encoders.items():
+        if column not in features:
+            raise InvalidArgument('option encoders names "%s", which is not a feature' % column, None, nearest(column, features))
+        fitting = columns.encoders_of(types[column])
+        if columns.encoder_name(encoder) not in fitting:
+            raise InvalidArgument(
+                'encoder "%s" does not fit column "%s"' % (columns.encoder_name(encoder), column),
+                "The column has type %s." % types[column],
+                "Use one of: %s." % ", ".join(fitting),
+            )
+
+
+def read_nulls(option: str, value: Any) -> Any:
+    """Return the option ``nulls``: ``error`` or ``skip``; or by column (``*``: all others) one of these, or what stands for a NULL.
+
+    That is ``{"value": …, "indicator": true}`` without what was not asked for.
+
+    Raises:
+        InvalidArgument.
+    """
+    if isinstance(value, str):
+        if value not in ("error", "skip"):
+            raise _wrong(option, value, '"error", "skip", or an object by column, such as {"age": {"value": 0}, "*": "skip"}')
+        return value
+    return {column: _policy("%s.%s" % (option, column), given) for column, given in _by_column(option, value, '{"age": {"value": 0}}')}
+
+
+def _policy(place: str, given: Any) -> Any:
+    if given in ("error", "skip"):
+        return given
+    settings = {"indicator": True} if given == "indicator" else given
+    if not isinstance(settings, dict):
+        raise _wrong(place, given, _NULLS)
+    for key in settings:
+        if key not in ("value", "indicator"):
+            hint = nearest(key, ("value", "indicator"))
+            raise InvalidArgument('unknown key "%s" in option "%s"' % (key, place), "The value is %s." % json.dumps(given)[:80], hint)
+    found: Dict[str, Any] = {}
+    if settings.get("value") is not None:
+        if not isinstance(settings["value"], (str, bool)) and not is_number(settings["value"]):
+            raise _wrong(place + ".value", settings["value"], 'a number, true, false or text; "mean" for numbers')
+        found["value"] = settings["value"]
+    if not isinstance(settings.get("indicator", False), bool):
+        raise _wrong(place + ".indicator", settings["indicator"], "true or false")
+    if settings.get("indicator"):
+        found["indicator"] = True
+    if not found:
+        raise _wrong(place, given, _NULLS)
+    return found
+
+
+def check_nulls(nulls: Any, features: List[dict], others: Iterable[str]) -> None:
+    """Hold the option ``nulls`` against the columns.
+
+    Args:
+        nulls: What :func:`read_nulls` returned.
+        features: Their specifications, see ``Source.feature_specs``.
+        others: Names of the label and the column of weights.
+
+    Raises:
+        InvalidArgument: a column that is not read, or that what is asked for does not fit.
+    """
+    if isinstance(nulls, str):
+        return
+    names = [*(feature["name"] for feature in features), *others]
+    for column in nulls:
+        if column != "*" and column not in names:
+            raise InvalidArgument('option nulls names "%s", which is no column that is read' % column, None, nearest(column, names))
+        if column in others and isinstance(nulls[column], dict):
+            raise InvalidArgument(
+                'option nulls cannot have a NULL of column "%s" stand for anything' % column,
+                "It is the label, or weighs rows.",
+                'Set it to "skip" or "error".',
+            )
+    for feature in features:
+        if "nulls" in feature:
+            _check_policy(feature)
+
+
+def _check_policy(feature: dict) -> None:
+    policy, spelling = feature["nulls"], columns.of(feature["type"]).spelling
+    value = policy.get("value")
+    if feature["kind"] == "array":
+        problem = 'arrays know "error" and "skip" only'
+    elif feature["kind"] == "number":
+        fits = value is None or value == "mean" or not isinstance(value, str)
+        problem = None if fits else 'what stands for a number is a number (of seconds, for a date or time) or "mean"'
+        if columns.encoder_name(feature["encoder"]) == "bucketize" and len(policy) > 1:
+            problem = "a NULL is either in the bucket of a value or in one of its own"
+    elif len(policy) > 1:
+        problem = "a NULL is either one of the values or a category of its own"
+    else:
+        wanted = {"integer": lambda v: isinstance(whole(v), int) and not isinstance(v, bool), "boolean": lambda v: isinstance(v, bool)}
+        fits = value is None or wanted.get(spelling, lambda v: isinstance(v, str))(value)
+        problem = None if fits else "what stands for a category is one of its values"
+    if problem:
+        raise InvalidArgument(
+            'option nulls does not fit column "%s": %s' % (feature["name"], problem),
+            "The column has type %s, the option is %s." % (feature["type"], json.dumps(policy)),
+            'Name the column in the option "nulls" with "skip" or "error", or with what fits.',
+        )
