@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from bench import children, task
 from bench.servers import SEGMENTS
-from cerebro_udf import definition
+from cerebro_udf import compilation, definition
 from cerebro_udf.segment import program, seeds
 
 
@@ -38,7 +38,7 @@ def search(job: dict) -> dict:
         alike = list(architectures.values())[number]
         built = program.Program({
             "definition": definition.bind({"layers": chosen.bound(alike[0])}, {}),
-            "optimizer": definition.check_optimizer("adam"), "loss": None, "metrics": None,
+            "optimizer": compilation.check_optimizer("adam"), "loss": None, "metrics": None,
             "encoders": {"numbers": [chosen.elements], "codes": [], "task": "classification", "classes": 2},
         })  # fmt: skip
         for configuration in alike:

@@ -28,7 +28,7 @@ import keras
 import tensorflow as tf
 
 from bench.workloads import SEED, WORKLOADS, Workload
-from cerebro_udf import definition
+from cerebro_udf import compilation, definition
 from cerebro_udf.segment import program, seeds
 
 
@@ -55,7 +55,7 @@ def visiting(workload: Workload) -> Callable[[], float]:
     built = program.Program(
         {
             "definition": definition.bind({"layers": list(workload.layers)}, {}),
-            "optimizer": definition.check_optimizer("adam"), "loss": None, "metrics": None,
+            "optimizer": compilation.check_optimizer("adam"), "loss": None, "metrics": None,
             "encoders": {
                 "numbers": list(workload.shape), "codes": [], "task": "classification", "classes": workload.classes
             },

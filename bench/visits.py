@@ -25,7 +25,7 @@ import psycopg
 from bench.rounds import Measure, interleave, ratio
 from bench.servers import SCHEMA, Servers
 from bench.workloads import SEED, WORKLOADS, Workload
-from cerebro_udf import definition, encoders
+from cerebro_udf import compilation, definition, encoders
 
 RUN = "bench"
 
@@ -92,7 +92,7 @@ def in_sql(segment: psycopg.Connection, table: str, workload: Workload) -> Calla
     ask("encode", {"run": RUN, "encoders": stored})
     program = {
         "definition": definition.bind({"layers": list(workload.layers)}, {}),
-        "optimizer": definition.check_optimizer("adam"), "loss": None, "metrics": None,
+        "optimizer": compilation.check_optimizer("adam"), "loss": None, "metrics": None,
         "encoders": encoders.model_part(stored),
     }  # fmt: skip
     state = ask("init", {"program": program, "seed": SEED})[1]

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from cerebro_udf import definition, keras_names
+from cerebro_udf import compilation, keras_names
 from cerebro_udf.errors import InvalidArgument
 
 _CLASSES = frozenset("SparseCategoricalAccuracy SparseCategoricalCrossentropy SparseTopKCategoricalAccuracy".split())
@@ -49,13 +49,13 @@ def explicit(metric: Any, single: bool) -> dict:
     """Return a checked metric as a class with its config; ``accuracy`` and ``crossentropy`` by the output's units.
 
     Args:
-        metric: As ``definition.check_metric`` returned it.
+        metric: As ``compilation.check_metric`` returned it.
         single: Whether the model has one output unit.
     """
     if not isinstance(metric, str):
         return metric
     kind = "Binary" if single else "SparseCategorical"
-    return definition.check_metric({kind + _DERIVED[metric]: {"name": metric}})
+    return compilation.check_metric({kind + _DERIVED[metric]: {"name": metric}})
 
 
 def form(metric: dict, task: str, columns: int) -> str:
@@ -83,7 +83,7 @@ def check(metric: Any, part: dict, label: Optional[str] = None) -> None:
     """Refuse a metric that makes no sense for this label.
 
     Args:
-        metric: As ``definition.check_metric`` returned it.
+        metric: As ``compilation.check_metric`` returned it.
         part: ``encoders.model_part``: task and number of classes.
         label: The label's name, for the message.
 
@@ -94,7 +94,7 @@ def check(metric: Any, part: dict, label: Optional[str] = None) -> None:
         return
     name = explicit(metric, single=True)["class_name"]
     config = {} if isinstance(metric, str) else metric["config"]
-    shown, classes = definition.metric_name(metric), part["classes"]
+    shown, classes = compilation.metric_name(metric), part["classes"]
     of_label = "the label" if label is None else 'label "%s"' % label
     if name in _SUMS:
         raise InvalidArgument(

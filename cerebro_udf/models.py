@@ -6,7 +6,7 @@ import json
 from typing import Any, Dict, Optional, Tuple
 
 from cerebro_udf import definition as definitions
-from cerebro_udf import hdf5
+from cerebro_udf import hdf5, placeholders
 from cerebro_udf.coordinator import start
 from cerebro_udf.errors import InvalidArgument, NotSupported, OutOfMemory, nearest
 from cerebro_udf.interrupts import Pulse
@@ -43,7 +43,7 @@ def take_in(plpy, name: str, config: dict, weights: bytes, about: Optional[dict]
     place = (about or {}).get("model") or []
     if not isinstance(place, list) or not all(isinstance(step, str) for step in place):
         raise InvalidArgument("argument archive is damaged", "cerebro.json names no model.", "Export it again.")
-    definitions.check(definitions.literal(config))
+    definitions.check(placeholders.literal(config))
     pulse = Pulse(plpy).check
     try:
         arrays = hdf5.read(weights, pulse)

@@ -18,12 +18,16 @@ OLDEST = (3, 9)
 
 # Decide from their arguments alone: no clock, no files, no network, no database, no state of the process.
 PURE = (
+    "architecture.py",
     "columns.py",
+    "compilation.py",
     "definition.py",
     "encoders.py",
     "keras_names.py",
+    "keras_objects.py",
     "metric_forms.py",
     "optimizers.py",
+    "placeholders.py",
     "precision.py",
     "refusals.py",
     "tensors.py",
@@ -44,14 +48,13 @@ PURE = (
 )
 PURE_IMPORTS = frozenset(
     "__future__ collections copy dataclasses decimal functools hashlib heapq itertools json math numpy operator"
-    " optuna random re typing unicodedata cerebro_udf.columns cerebro_udf.definition cerebro_udf.encoders cerebro_udf.errors"
-    " cerebro_udf.keras_names cerebro_udf.metric_forms cerebro_udf.coordinator.directions"
-    " cerebro_udf.coordinator.matching cerebro_udf.coordinator.options cerebro_udf.coordinator.per_column"
-    " cerebro_udf.coordinator.pruners"
-    " cerebro_udf.coordinator.samplers cerebro_udf.coordinator.scheduler cerebro_udf.coordinator.search"
-    " cerebro_udf.coordinator.space"
-    " cerebro_udf.coordinator.stopping cerebro_udf.coordinator.weights cerebro_udf.coordinator.work"
-    " cerebro_udf.optimizers cerebro_udf.precision cerebro_udf.refusals".split()
+    " optuna random re typing unicodedata cerebro_udf.architecture cerebro_udf.columns cerebro_udf.compilation"
+    " cerebro_udf.definition cerebro_udf.encoders cerebro_udf.errors cerebro_udf.keras_names cerebro_udf.keras_objects"
+    " cerebro_udf.metric_forms cerebro_udf.optimizers cerebro_udf.placeholders cerebro_udf.precision cerebro_udf.refusals"
+    " cerebro_udf.coordinator.directions cerebro_udf.coordinator.matching cerebro_udf.coordinator.options"
+    " cerebro_udf.coordinator.per_column cerebro_udf.coordinator.pruners cerebro_udf.coordinator.samplers"
+    " cerebro_udf.coordinator.scheduler cerebro_udf.coordinator.search cerebro_udf.coordinator.space"
+    " cerebro_udf.coordinator.stopping cerebro_udf.coordinator.weights cerebro_udf.coordinator.work".split()
 )
 IMPURE_CALLS = frozenset("open input print exec eval compile __import__ breakpoint globals".split())
 

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from cerebro_udf import definition, dropout, encoders
+from cerebro_udf import compilation, definition, dropout, encoders
 from cerebro_udf.marks import Mark
 from cerebro_udf.segment import state
 from cerebro_udf.wire import MESSAGE_BYTES, PROGRESS_PREFIX
@@ -55,7 +55,7 @@ class Worker:
 
     def program(self, layers=LAYERS):
         bound = definition.bind({"layers": list(layers)}, {"classes": 3, "input_shape": [2]})
-        return {"definition": bound, "optimizer": definition.check_optimizer("adam"), "loss": None, "metrics": None,
+        return {"definition": bound, "optimizer": compilation.check_optimizer("adam"), "loss": None, "metrics": None,
                 "encoders": encoders.model_part(self.encoders)}  # fmt: skip
 
     def init(self, program, trial=0):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from cerebro_udf import definition as definitions
-from cerebro_udf import keras_names, metric_forms
+from cerebro_udf import compilation, keras_names, metric_forms
 from cerebro_udf.errors import InvalidArgument, nearest
 
 # Better when larger. Everything else that Keras knows is an error, a divergence or a count of mistakes, except
@@ -49,7 +48,7 @@ def direction(metric: str) -> str:
 def _class_of(name: str, table: dict, aliases: dict) -> Optional[str]:
     if name in table:
         return name
-    return aliases.get(name) or {definitions.snake_case(known): known for known in table}.get(name)
+    return aliases.get(name) or {compilation.snake_case(known): known for known in table}.get(name)
 
 
 def reported(options: Any, key: str, metric: str, given: Optional[str], task: Optional[str]) -> str:
@@ -76,9 +75,9 @@ def reported(options: Any, key: str, metric: str, given: Optional[str], task: Op
     known = {"loss": None}
     derived = [name for kind, name in _DERIVED.items() if task in (None, kind)]
     for checked in derived if options.metrics is None else options.metrics:
-        known[definitions.metric_name(checked)] = checked
+        known[compilation.metric_name(checked)] = checked
     for checked in options.weighted_metrics or ():  # Keras tells those of one name apart
-        own = definitions.metric_name(checked)
+        own = compilation.metric_name(checked)
         known["weighted_" + own if own in known else own] = checked
     if name not in known:
         raise InvalidArgument(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any, List, Optional, Tuple
 
-from cerebro_udf import definition, metric_forms
+from cerebro_udf import compilation, metric_forms
 from cerebro_udf import encoders as encoding
 from cerebro_udf.coordinator import directions
 from cerebro_udf.coordinator import options as run_options
@@ -48,7 +48,7 @@ def _metric(record: dict, wanted: Any) -> Tuple[str, int, Optional[List[Any]]]:
     elif wanted == "loss":
         name, direction, metrics = "loss", "min", []
     else:
-        name, metrics = definition.metric_name(wanted), [wanted]
+        name, metrics = compilation.metric_name(wanted), [wanted]
         direction = directions.direction(metric_forms.explicit(wanted, single=True)["class_name"])
     return name, 1 if direction == "min" else -1, metrics
 

@@ -11,8 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from cerebro_udf import definition as definitions
-from cerebro_udf import optimizers, precision
+from cerebro_udf import compilation, optimizers, precision
 from cerebro_udf.coordinator import directions, per_column, stopping, weights
 from cerebro_udf.coordinator import search as searching
 from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
@@ -39,9 +38,9 @@ class Options:
     """The options of one run, complete; ``docs`` of each default in the package's option table.
 
     Attributes:
-        optimizer: Keras' full form, as ``definition.check_optimizer`` returns it.
+        optimizer: Keras' full form, as ``compilation.check_optimizer`` returns it.
         loss: Keras' full form, or None (derived from the task).
-        metrics: What ``definition.check_metric`` returns for each, or None (derived from the task).
+        metrics: What ``compilation.check_metric`` returns for each, or None (derived from the task).
         rank_by: ``{"metric": …, "direction": "min" or "max"}``, or None: see ``rank``.
         search: As given, checked; see ``search.check``.
         memory: A share of what a segment has available, 0 < share <= 1, or text such as "2GB"; None: the default.
@@ -50,7 +49,7 @@ class Options:
 
     epochs: int = 10
     batch_size: int = 32
-    optimizer: dict = field(default_factory=lambda: definitions.check_optimizer("adam"))
+    optimizer: dict = field(default_factory=lambda: compilation.check_optimizer("adam"))
     loss: Optional[dict] = None
     metrics: Optional[List[Any]] = None
     task: Optional[str] = None
@@ -293,7 +292,7 @@ def _time_limit(key: str, value: Any) -> float:
 def _metrics(key: str, value: Any) -> List[Any]:
     if not isinstance(value, list):
         raise _wrong(key, value, 'a list such as ["accuracy", {"AUC": {"curve": "PR"}}]')
-    return [definitions.check_metric(metric) for metric in value]
+    return [compilation.check_metric(metric) for metric in value]
 
 
 def _rank_by(key: str, value: Any) -> Dict[str, str]:
@@ -344,7 +343,7 @@ def _quantiles(key: str, value: Any) -> List[float]:
 
 
 def _metric(key: str, value: Any) -> Any:
-    return value if value == "loss" else definitions.check_metric(value)
+    return value if value == "loss" else compilation.check_metric(value)
 
 
 def _columns(key: str, value: Any) -> List[str]:
@@ -356,8 +355,8 @@ def _columns(key: str, value: Any) -> List[str]:
 _READERS: Dict[str, Callable[[str, Any], Any]] = {
     "epochs": _integer(1),
     "batch_size": _integer(1),
-    "optimizer": lambda key, value: definitions.check_optimizer(value),
-    "loss": lambda key, value: definitions.check_loss(value),
+    "optimizer": lambda key, value: compilation.check_optimizer(value),
+    "loss": lambda key, value: compilation.check_loss(value),
     "metrics": _metrics,
     "task": _choice("classification", "regression"),
     "validation": _validation,
@@ -399,7 +398,7 @@ _JUDGING: Dict[str, Callable[[str, Any], Any]] = {
 def _refuse_equal_names(metrics: List[Any]) -> None:
     seen = {"loss"}
     for metric in metrics:
-        name = definitions.metric_name(metric)
+        name = compilation.metric_name(metric)
         if name in seen:
             raise InvalidArgument(
                 'two metrics are named "%s"' % name,
@@ -416,7 +415,7 @@ def _refuse_plateau_of_schedule(options: Options) -> None:
         return
     choices = space.get("optimizer")
     for optimizer in choices if isinstance(choices, list) else [options.optimizer]:
-        rate = definitions.check_optimizer(optimizer)["config"].get("learning_rate")
+        rate = compilation.check_optimizer(optimizer)["config"].get("learning_rate")
         if isinstance(rate, dict):
             raise InvalidArgument(
                 'option "reduce_on_plateau" and a learning-rate schedule exclude each other',

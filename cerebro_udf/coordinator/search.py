@@ -10,6 +10,7 @@ import copy
 import json
 from typing import Any, Dict, Optional
 
+from cerebro_udf import compilation, placeholders
 from cerebro_udf import definition as definitions
 from cerebro_udf.coordinator import pruners
 from cerebro_udf.coordinator.space import ABSENT, Axis, Choices, Space, is_number, parse, whole, wrong
@@ -89,7 +90,7 @@ def resolve(options: Any, params: Dict[str, Any]) -> Dict[str, Any]:
     """
     optimizer = options.optimizer
     if "optimizer" in params:
-        optimizer = definitions.check_optimizer(params["optimizer"])
+        optimizer = compilation.check_optimizer(params["optimizer"])
     config = copy.deepcopy(optimizer["config"])
     if options.learning_rate is not None:
         config["learning_rate"] = options.learning_rate
@@ -98,12 +99,12 @@ def resolve(options: Any, params: Dict[str, Any]) -> Dict[str, Any]:
             config[axis[len(_OPTIMIZER_PREFIX) :]] = value
     if "learning_rate" in params:
         config["learning_rate"] = params["learning_rate"]
-    optimizer = definitions.check_optimizer({**optimizer, "config": config})
-    rate = optimizer["config"].get("learning_rate", definitions.default_learning_rate(optimizer))
+    optimizer = compilation.check_optimizer({**optimizer, "config": config})
+    rate = optimizer["config"].get("learning_rate", compilation.default_learning_rate(optimizer))
     return {
         "batch_size": int(params.get("batch_size", options.batch_size)),
         "optimizer": optimizer,
-        "loss": definitions.check_loss(params["loss"]) if params.get("loss") is not None else options.loss,
+        "loss": compilation.check_loss(params["loss"]) if params.get("loss") is not None else options.loss,
         "metrics": options.metrics,
         "learning_rate": None if isinstance(rate, dict) else float(rate),
         "model_values": {axis: value for axis, value in params.items() if not _is_option(axis)},
@@ -211,16 +212,16 @@ def _check_value(axis: Axis, value: Any, space: Space, definition: dict, options
                 "a batch size must be a whole number from 1", "It is %r." % (value,), "Try 32."
             )
     elif name == "loss":
-        definitions.check_loss(value)
+        compilation.check_loss(value)
     elif name == "optimizer":
-        definitions.check_optimizer(value)
+        compilation.check_optimizer(value)
     elif name == "learning_rate":
-        definitions.check_optimizer({"SGD": {"learning_rate": value}})
+        compilation.check_optimizer({"SGD": {"learning_rate": value}})
     elif name.startswith(_OPTIMIZER_PREFIX):
         _check_optimizer_value(axis, value, space, options)
     else:
         # The other placeholders stand for themselves.
-        names = definitions.placeholders(definition) | definitions.FROM_DATA
+        names = definitions.placeholders(definition) | placeholders.FROM_DATA
         definitions.bind(definition, {**{other: "$" + other for other in names}, name: value})
 
 
@@ -244,15 +245,15 @@ def _check_optimizer_value(axis: Axis, value: Any, space: Space, options: Any) -
         given = [*varied.ends(), *([] if varied.otherwise is ABSENT else [varied.otherwise])]
         if "optimizer" in axis.when and axis.otherwise is ABSENT:
             given = axis.when["optimizer"]
-        choices = [definitions.check_optimizer(choice) for choice in given]
+        choices = [compilation.check_optimizer(choice) for choice in given]
         if varied.when and varied.otherwise is ABSENT and "optimizer" not in axis.when:
             choices.append(options.optimizer)
     for optimizer in choices:
-        known = definitions.optimizer_arguments(optimizer)
+        known = compilation.optimizer_arguments(optimizer)
         if argument not in known:
             raise InvalidArgument(
                 '%s has no "%s"' % (optimizer["class_name"], argument),
                 None,
                 nearest(argument, known) + ' An axis for some optimizers only has "when": {"optimizer": [...]}.',
             )
-        definitions.check_optimizer({optimizer["class_name"]: {argument: value}})
+        compilation.check_optimizer({optimizer["class_name"]: {argument: value}})

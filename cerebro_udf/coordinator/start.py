@@ -8,7 +8,7 @@ from typing import List, Optional
 
 from cerebro_udf import definition as definitions
 from cerebro_udf import encoders as encoding
-from cerebro_udf import stored
+from cerebro_udf import placeholders, stored
 from cerebro_udf.coordinator import search
 from cerebro_udf.coordinator.options import Options, parse_init_from
 from cerebro_udf.errors import InvalidArgument, NotFound
@@ -128,8 +128,8 @@ def _matching(model: str, definition: dict, record: dict, options: Optional[dict
     values.update(search.resolve(Options.from_json(record["options"]), record["params"])["model_values"])
     before = definitions.bind(record["definition"], values)
     then = definitions.matched(definition, before)
-    filled = definitions.fill(definition, {name: value for name, value in then.items() if name not in searched | definitions.FROM_DATA})
-    now = definitions.shaping(definitions.fill(filled, {name: value for name, value in values.items() if name in definitions.FROM_DATA}))
+    filled = definitions.fill(definition, {name: value for name, value in then.items() if name not in searched | placeholders.FROM_DATA})
+    now = definitions.shaping(definitions.fill(filled, {name: value for name, value in values.items() if name in placeholders.FROM_DATA}))
     varied = sorted(definitions.placeholders(now) & searched)
     if varied:
         raise InvalidArgument(
@@ -137,7 +137,7 @@ def _matching(model: str, definition: dict, record: dict, options: Optional[dict
             'The trial of run "%s" has %s.' % (record["name"], json.dumps(then.get(varied[0]))),
             "Leave the axis out: the placeholder keeps that value.",
         )
-    other = definitions.difference(definitions.shaping(definitions.literal(before)), now)
+    other = definitions.difference(definitions.shaping(placeholders.literal(before)), now)
     if other is not None:
         raise InvalidArgument(
             'model "%s" has other weights than that of run "%s"' % (model, record["name"]),

@@ -10,6 +10,7 @@ from typing import Callable, Dict, List, Tuple
 import numpy as np
 
 from cerebro_udf import definition as definitions
+from cerebro_udf import placeholders
 from cerebro_udf.errors import InvalidArgument, TrialFailed
 from cerebro_udf.segment import network, state, weights
 
@@ -32,7 +33,7 @@ def take_in(config: dict, arrays: Dict[str, np.ndarray], place: List[str], pulse
     Raises:
         InvalidArgument: the config isn't allowed, or the weights do not fit it.
     """
-    config = definitions.bind(definitions.literal(config), {})
+    config = definitions.bind(placeholders.literal(config), {})
     try:
         with tempfile.TemporaryDirectory(prefix="cerebro_import_") as folder:
             path = Path(folder) / "model.weights.h5"
@@ -55,7 +56,7 @@ def take_in(config: dict, arrays: Dict[str, np.ndarray], place: List[str], pulse
             )
         config, model = inner[0], model.get_layer(name)
     definition = {key: config[key] for key in ("module", "class_name", "config", "registered_name")}
-    return definitions.literal(definition), state.pack(weights.collect(model, pulse), pulse=pulse)
+    return placeholders.literal(definition), state.pack(weights.collect(model, pulse), pulse=pulse)
 
 
 def _write(path: Path, arrays: Dict[str, np.ndarray], pulse: Callable[[], None]) -> None:

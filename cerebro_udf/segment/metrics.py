@@ -22,7 +22,7 @@ def suited(metric: Any, part: dict, columns: int, logits: bool) -> keras.metrics
     """Make a metric that takes a model's labels and outputs as they are.
 
     Args:
-        metric: As ``definition.check_metric`` returned it.
+        metric: As ``compilation.check_metric`` returned it.
         part: ``encoders.model_part`` of the program.
         columns: Output units of the model.
         logits: Whether the output are logits; they are made probabilities unless the metric knows logits itself.

@@ -14,7 +14,7 @@ from typing import Any, Iterator, List, Optional, Tuple
 
 import numpy as np
 
-from cerebro_udf import definition, encoders, precision
+from cerebro_udf import compilation, definition, encoders, placeholders, precision
 from cerebro_udf.errors import CerebroError, InvalidArgument, TrialFailed
 from cerebro_udf.segment import memory
 from cerebro_udf.segment.importing import apart
@@ -152,10 +152,10 @@ def build(spec: dict, seed: int) -> Tuple[keras.Model, str]:
     """
     part = encoders.model_part(spec["encoders"])
     config = _config(spec)
-    optimizer = definition.check_optimizer(spec["optimizer"])
-    loss = None if spec.get("loss") is None else definition.check_loss(spec["loss"])
-    metrics = None if spec.get("metrics") is None else [definition.check_metric(m) for m in spec["metrics"]]
-    weighted = [definition.check_metric(m) for m in spec.get("weighted_metrics") or []]
+    optimizer = compilation.check_optimizer(spec["optimizer"])
+    loss = None if spec.get("loss") is None else compilation.check_loss(spec["loss"])
+    metrics = None if spec.get("metrics") is None else [compilation.check_metric(m) for m in spec["metrics"]]
+    weighted = [compilation.check_metric(m) for m in spec.get("weighted_metrics") or []]
     with one_trial_fails(), fitting_memory(), seeded(seed), _precision(spec):
         model = _model(config, part)
         _check_output(model, part)
@@ -205,7 +205,7 @@ def body_of(model: keras.Model, spec: dict) -> keras.Model:
 
 def _config(spec: dict) -> dict:
     """Return the definition rewritten from what is understood, nothing else; in the precision of the spec."""
-    config = definition.bind(definition.literal(spec["definition"]), {})
+    config = definition.bind(placeholders.literal(spec["definition"]), {})
     return config if _precision_of(spec) == "float32" else precision.follow(config)
 
 
@@ -354,7 +354,7 @@ def _optimizer(config: dict) -> keras.optimizers.Optimizer:
 
 def learning_rate(spec: dict) -> Optional[float]:
     """Return the learning rate that an optimizer of this spec begins with, None if it is a schedule."""
-    checked = definition.check_optimizer(spec["optimizer"])
+    checked = compilation.check_optimizer(spec["optimizer"])
     rate = checked["config"].get("learning_rate")
     if isinstance(rate, (int, float)):
         return float(rate)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro_udf import definition, keras_names
+from cerebro_udf import architecture, compilation, definition, keras_names, keras_objects
 from cerebro_udf.errors import InvalidArgument
 
 MODEL = {
@@ -363,14 +363,14 @@ def test_an_activation_serialized_by_keras_is_taken_by_its_name():
 @pytest.mark.parametrize("value", ["adam", "Adam", {"Adam": {}}, {"class_name": "Adam", "config": {}}])
 def test_an_optimizer_in_every_form(value):
     expected = {"module": "keras.optimizers", "class_name": "Adam", "config": {}, "registered_name": None}
-    assert definition.check_optimizer(value) == expected
+    assert compilation.check_optimizer(value) == expected
 
 
 def test_a_schedule_in_both_forms():
     arguments = {"initial_learning_rate": 0.1, "decay_steps": 10}
-    short = definition.check_optimizer({"SGD": {"learning_rate": {"CosineDecay": arguments}}})
+    short = compilation.check_optimizer({"SGD": {"learning_rate": {"CosineDecay": arguments}}})
     full = {"class_name": "CosineDecay", "config": arguments, "module": "keras.optimizers.schedules"}
-    assert short == definition.check_optimizer({"SGD": {"learning_rate": full}})
+    assert short == compilation.check_optimizer({"SGD": {"learning_rate": full}})
     assert short["config"]["learning_rate"]["module"] == "keras.optimizers.schedules"
 
 
@@ -390,27 +390,27 @@ def test_a_schedule_in_both_forms():
     ],
 )
 def test_a_wrong_optimizer_is_refused(value, hint):
-    error = refused(value, definition.check_optimizer)
+    error = refused(value, compilation.check_optimizer)
     assert hint is None or hint in error.hint
 
 
 def test_losses_by_name_alias_and_config():
-    assert definition.check_loss("mse")["class_name"] == "MeanSquaredError"
-    assert definition.check_loss({"Huber": {"delta": 2.0}})["config"] == {"delta": 2.0}
-    assert "mse" in refused("msee", definition.check_loss).hint
-    refused({"class_name": "function", "config": "f", "module": "os"}, definition.check_loss)
+    assert compilation.check_loss("mse")["class_name"] == "MeanSquaredError"
+    assert compilation.check_loss({"Huber": {"delta": 2.0}})["config"] == {"delta": 2.0}
+    assert "mse" in refused("msee", compilation.check_loss).hint
+    refused({"class_name": "function", "config": "f", "module": "os"}, compilation.check_loss)
 
 
 def test_metrics_keep_the_name_that_keras_reports():
-    assert definition.check_metric("accuracy") == "accuracy"
+    assert compilation.check_metric("accuracy") == "accuracy"
     for value, name in [
         ("mae", "mae"),
         ("AUC", "AUC"),
         ({"AUC": {"name": "pr"}}, "pr"),
         ({"RootMeanSquaredError": {}}, "root_mean_squared_error"),
     ]:
-        assert definition.metric_name(definition.check_metric(value)) == name
-    assert "MeanMetricWrapper" in refused("MeanMetricWrapper", definition.check_metric).message
+        assert compilation.metric_name(compilation.check_metric(value)) == name
+    assert "MeanMetricWrapper" in refused("MeanMetricWrapper", compilation.check_metric).message
 
 
 # ---- against the installed Keras
@@ -452,19 +452,19 @@ def test_the_allow_lists_are_those_of_the_installed_keras(keras):
     # Set by the public subclass or by the wrapper itself, never by a definition.
     internal = {"rank", "pool_dimensions", "pool_mode", "cell"} | keras_names.NULL_ARGUMENTS
     for module, base, kind, denied in [
-        (keras.layers, keras.layers.Layer, definition._LAYER, keras_names.DENIED_LAYERS),
-        (keras.initializers, keras.initializers.Initializer, definition._INITIALIZER, {"Initializer"}),
-        (keras.regularizers, keras.regularizers.Regularizer, definition._REGULARIZER, {"Regularizer"}),
-        (keras.constraints, keras.constraints.Constraint, definition._CONSTRAINT, {"Constraint"}),
-        (keras.optimizers, keras.optimizers.Optimizer, definition._OPTIMIZER, keras_names.DENIED_OPTIMIZERS),
+        (keras.layers, keras.layers.Layer, keras_objects.LAYER, keras_names.DENIED_LAYERS),
+        (keras.initializers, keras.initializers.Initializer, keras_objects.INITIALIZER, {"Initializer"}),
+        (keras.regularizers, keras.regularizers.Regularizer, keras_objects.REGULARIZER, {"Regularizer"}),
+        (keras.constraints, keras.constraints.Constraint, keras_objects.CONSTRAINT, {"Constraint"}),
+        (keras.optimizers, keras.optimizers.Optimizer, keras_objects.OPTIMIZER, keras_names.DENIED_OPTIMIZERS),
         (
             keras.optimizers.schedules,
             keras.optimizers.schedules.LearningRateSchedule,
-            definition._SCHEDULE,
+            keras_objects.SCHEDULE,
             {"LearningRateSchedule"},
         ),
-        (keras.losses, keras.losses.Loss, definition._LOSS, {"Loss"}),
-        (keras.metrics, keras.metrics.Metric, definition._METRIC, keras_names.DENIED_METRICS),
+        (keras.losses, keras.losses.Loss, keras_objects.LOSS, {"Loss"}),
+        (keras.metrics, keras.metrics.Metric, keras_objects.METRIC, keras_names.DENIED_METRICS),
     ]:
         classes = exported(module, base)
         assert set(classes) >= set(denied)
@@ -495,7 +495,7 @@ def test_names_are_those_that_keras_knows(keras):
     for name, cls in exported(keras.optimizers, keras.optimizers.Optimizer).items():
         if name in keras_names.OPTIMIZERS:
             default = inspect.signature(cls.__init__).parameters["learning_rate"].default
-            assert definition.default_learning_rate({"class_name": name}) == default
+            assert compilation.default_learning_rate({"class_name": name}) == default
     from keras.src.ops.operation import Operation
 
     for module, operations in keras_names.OPERATIONS.items():
@@ -566,7 +566,7 @@ def test_what_keras_writes_for_any_allowed_layer_is_accepted(keras):
         layer = sample(keras, name)
         if layer is not None:
             written = json.loads(json.dumps(keras.saving.serialize_keras_object(layer)))
-            assert strip(definition._Walk("definition").layer(written, name)) == strip(written)
+            assert strip(architecture.Architecture().layer(written, name)) == strip(written)
 
 
 def strip(value):
@@ -659,11 +659,11 @@ def test_models_written_by_keras_come_back_the_same(keras):
 def test_optimizers_losses_and_metrics_build_from_their_checked_form(keras):
     build = keras.saving.deserialize_keras_object
     for name in keras_names.OPTIMIZERS:
-        assert type(build(definition.check_optimizer(name))).__name__ == name
+        assert type(build(compilation.check_optimizer(name))).__name__ == name
     schedule = {"SGD": {"learning_rate": {"CosineDecay": {"initial_learning_rate": 0.1, "decay_steps": 10}}}}
-    assert float(build(definition.check_optimizer(schedule)).learning_rate) == pytest.approx(0.1)
+    assert float(build(compilation.check_optimizer(schedule)).learning_rate) == pytest.approx(0.1)
     for name in keras_names.LOSSES:
-        assert type(build(definition.check_loss(name))).__name__ == name
+        assert type(build(compilation.check_loss(name))).__name__ == name
     for name, arguments in keras_names.METRICS.items():
         given_arguments = {
             "num_classes": 2,
@@ -674,9 +674,9 @@ def test_optimizers_losses_and_metrics_build_from_their_checked_form(keras):
             "sensitivity": 0.5,
         }
         config = {key: value for key, value in given_arguments.items() if key in arguments}
-        metric = build(definition.check_metric({name: config}))
+        metric = build(compilation.check_metric({name: config}))
         assert type(metric).__name__ == name
-        assert metric.name == definition.snake_case(name)
+        assert metric.name == compilation.snake_case(name)
 
 
 # ---- models in each other's place

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cerebro_udf import definition, errors, keras_names, metric_forms
+from cerebro_udf import compilation, definition, errors, keras_names, metric_forms
 from cerebro_udf.segment import metrics, program, state
 
 ROWS = 200
@@ -54,7 +54,7 @@ def data(model, seed=0):
 
 def made(metric, model):
     _, _, units, logits = MODELS[model]
-    return metrics.suited(definition.check_metric(metric), part_of(model), units, logits)
+    return metrics.suited(compilation.check_metric(metric), part_of(model), units, logits)
 
 
 def value(metric, model, cuts=(0, ROWS), batch=ROWS):
@@ -150,7 +150,7 @@ def test_program_holds_metrics_of_every_form_in_its_loop():
     names = ["accuracy", "F1Score", "AUC", {"MeanIoU": {"num_classes": 2}}, {"R2Score": {"num_regressors": 2}}, "PearsonCorrelation"]
     spec = {
         "definition": definition.bind({"layers": [{"Dense": {"units": 2}}]}, {}), "encoders": part_of("two probabilities"),
-        "optimizer": definition.check_optimizer("sgd"), "loss": None, "metrics": [definition.check_metric(name) for name in names],
+        "optimizer": compilation.check_optimizer("sgd"), "loss": None, "metrics": [compilation.check_metric(name) for name in names],
     }  # fmt: skip
     built = program.Program(spec)
     random = np.random.default_rng(1)
@@ -167,7 +167,7 @@ def test_program_holds_metrics_of_every_form_in_its_loop():
     built.reset_metrics()
     built.validate(arrays, 50)
     whole = built.results()
-    assert list(found) == ["loss", *(definition.metric_name(definition.check_metric(name)) for name in names)]
+    assert list(found) == ["loss", *(compilation.metric_name(compilation.check_metric(name)) for name in names)]
     for name, got in found.items():
         np.testing.assert_allclose(got, whole[name], rtol=1e-5, err_msg=name)
 
@@ -182,7 +182,7 @@ OTHERS = [
 
 @pytest.mark.parametrize("metric", [*({name: ARGUMENTS.get(name, {})} for name in keras_names.METRICS), *OTHERS], ids=str)
 def test_it_is_known_beforehand_which_metrics_give_several_values(metric):
-    checked = definition.check_metric(metric)
+    checked = compilation.check_metric(metric)
     for model in MODELS:
         try:
             found = value(metric, model)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cerebro_udf import definition
+from cerebro_udf import compilation
 from cerebro_udf.coordinator import options as o
 from cerebro_udf.errors import InvalidArgument
 
@@ -23,7 +23,7 @@ def test_every_schedule_of_keras_is_accepted_and_means_the_same(schedule):
     from cerebro_udf.segment import network
 
     keras = network.keras
-    ours = network._optimizer(definition.check_optimizer({"SGD": {"learning_rate": schedule}}))
+    ours = network._optimizer(compilation.check_optimizer({"SGD": {"learning_rate": schedule}}))
     ((name, arguments),) = schedule.items()
     arguments = {key: float(v) if isinstance(v, int) and not isinstance(v, bool) else v for key, v in arguments.items()}
     if "values" in arguments:
@@ -52,7 +52,7 @@ def test_every_schedule_of_keras_is_accepted_and_means_the_same(schedule):
 def test_what_keras_takes_is_built(value):
     from cerebro_udf.segment import network
 
-    checked = definition.check_optimizer(value)
+    checked = compilation.check_optimizer(value)
     built = network._optimizer(checked).get_config()
     for key, item in checked["config"].items():
         assert built[key] == item and type(built[key]) is type(item)
@@ -82,7 +82,7 @@ def test_what_keras_takes_is_built(value):
 )
 def test_what_cannot_be_is_refused_with_its_place(arguments, told):
     with pytest.raises(InvalidArgument) as info:
-        definition.check_optimizer({"Adam": arguments})
+        compilation.check_optimizer({"Adam": arguments})
     assert told in info.value.message and "At optimizer.Adam" in info.value.detail and info.value.hint
     with pytest.raises(InvalidArgument):
         o.parse({"optimizer": {"Adam": arguments}}, MODEL)
@@ -105,7 +105,7 @@ def test_what_cannot_be_is_refused_with_its_place(arguments, told):
 )
 def test_a_schedule_that_cannot_be_is_refused(schedule, told):
     with pytest.raises(InvalidArgument) as info:
-        definition.check_optimizer({"Adam": {"learning_rate": schedule}})
+        compilation.check_optimizer({"Adam": {"learning_rate": schedule}})
     assert told in info.value.message and info.value.hint
 
 

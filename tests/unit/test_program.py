@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cerebro_udf import definition, errors
+from cerebro_udf import compilation, definition, errors
 from cerebro_udf.segment import memory, network, program, seeds, state
 
 N = 203  # the last minibatch of 32 is short
@@ -29,10 +29,10 @@ def spec(layers, encoders=None, optimizer="adam", loss=None, metrics=None):
     bound = definition.bind({"layers": layers}, {"classes": encoders["classes"], "input_shape": [6]})
     return {
         "definition": bound,
-        "optimizer": definition.check_optimizer(optimizer),
+        "optimizer": compilation.check_optimizer(optimizer),
         "encoders": encoders,
-        "loss": loss and definition.check_loss(loss),
-        "metrics": metrics and [definition.check_metric(metric) for metric in metrics],
+        "loss": loss and compilation.check_loss(loss),
+        "metrics": metrics and [compilation.check_metric(metric) for metric in metrics],
     }
 
 

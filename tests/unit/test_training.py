@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from cerebro_udf import definition, errors
+from cerebro_udf import compilation, definition, errors
 from cerebro_udf.segment import network, predict, program, seeds, serving, state
 from tests.unit.test_program import data, part, spec
 
@@ -87,7 +87,7 @@ def test_options_of_optimizers_are_keras_bit_for_bit_and_hop(optimizer):
     arrays = data(part(), N)
     built = program.Program(spec(LAYERS, optimizer=optimizer))
     blob = trained(built, arrays)
-    model = by_hand(plain(network._optimizer(definition.check_optimizer(optimizer))), arrays)
+    model = by_hand(plain(network._optimizer(compilation.check_optimizer(optimizer))), arrays)
     assert differing(blob, model) == []
     assert built.learning_rate() == float(model.optimizer.learning_rate)
 
@@ -170,7 +170,7 @@ def test_moving_averages_serve_where_the_optimizer_keeps_them():
     arrays, held = data(part(), N), data(part(), 40, seed=1)
     built = program.Program({**spec(LAYERS, optimizer=optimizer), "precision": "mixed_float16"})
     blob = trained(built, arrays)
-    model = by_hand(plain(network._optimizer(definition.check_optimizer(optimizer)), "mixed_float16"), arrays)
+    model = by_hand(plain(network._optimizer(compilation.check_optimizer(optimizer)), "mixed_float16"), arrays)
     raw = model.evaluate(held["numbers"], held["label"], verbose=0, return_dict=True, batch_size=BATCH)
     model.optimizer.finalize_variable_values(model.trainable_variables)  # what fit does when it ends
     averaged = model.evaluate(held["numbers"], held["label"], verbose=0, return_dict=True, batch_size=BATCH)
@@ -191,7 +191,7 @@ def test_moving_averages_serve_where_the_optimizer_keeps_them():
 
 def test_weighted_rows_are_those_of_keras():
     arrays = {**data(part(), N), "weight": np.random.default_rng(3).uniform(0, 3, N).astype(np.float32)}
-    built = program.Program({**spec(LAYERS), "weighted_metrics": [definition.check_metric("sparse_categorical_accuracy")]})
+    built = program.Program({**spec(LAYERS), "weighted_metrics": [compilation.check_metric("sparse_categorical_accuracy")]})
     blob = trained(built, arrays)
     weighted = [keras.metrics.SparseCategoricalAccuracy(name="sparse_categorical_accuracy")]
     model = by_hand(plain(keras.optimizers.Adam(), weighted_metrics=weighted), arrays)
