@@ -7,7 +7,7 @@ stale once a placeholder is bound, and the run compiles by its own options.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List
+from typing import Any, List
 
 from cerebro_udf import keras_names as names
 from cerebro_udf.errors import nearest
@@ -17,7 +17,7 @@ from cerebro_udf.placeholders import is_placeholder
 # Far more than any real model nests; Python's own recursion limit is 1,000 frames.
 MAX_DEPTH = 100
 
-_MODULES = {
+MODULES = {
     "Sequential": ("keras", "keras.models", "keras.src.models.sequential"),
     "Functional": ("keras.src.models.functional", "keras", "keras.models", "keras.src.models.model"),
 }
@@ -27,6 +27,12 @@ _MODEL_KEYS = {
 }
 # Layers that Keras accepts where it wants an activation.
 _ACTIVATION_LAYERS = frozenset(["ReLU", "LeakyReLU", "ELU", "Softmax"])
+# The method that reads a layer's argument, by the argument's name or the end of it.
+_READERS = {
+    "initializer": "initializer", "regularizer": "regularizer", "constraint": "constraint", "activation": "activation",
+    "dtype": "dtype", "layer": "layer", "layers": "layers", "cell": "layers", "cells": "layers",
+    "vocabulary": "vocabulary", "idf_weights": "vocabulary",
+}  # fmt: skip
 # Text that is data: it may look like a path. A file is never opened for it (a vocabulary must be a list).
 _TEXT_ARGUMENTS = frozenset(["oov_token", "mask_token", "salt"])
 
@@ -67,7 +73,7 @@ class Architecture(Reader):
             return self.model("Sequential", value, path, short=True)
         self.serialized(value, path)
         name = "Functional" if value["class_name"] == "Model" else value["class_name"]
-        if name not in _MODULES:
+        if name not in MODULES:
             raise self.error(
                 "not a Sequential or Functional model",
                 path,
@@ -77,8 +83,8 @@ class Architecture(Reader):
         return self.full_model(name, value, path)
 
     def full_model(self, name: str, value: dict, path: str) -> dict:
-        if value.get("module") not in _MODULES[name]:
-            raise self.foreign_module(value, path, _MODULES[name][0])
+        if value.get("module") not in MODULES[name]:
+            raise self.foreign_module(value, path, MODULES[name][0])
         self.compiled(value, path)
         return self.model(name, value["config"], "%s.config" % path, short=False)
 
@@ -109,7 +115,7 @@ class Architecture(Reader):
             raise self.error("no layers but the input", "%s.layers" % path)
         self.unique_names(result["layers"], "%s.layers" % path)
         return {
-            "module": _MODULES[name][0],
+            "module": MODULES[name][0],
             "class_name": name,
             "config": result,
             "registered_name": "Functional" if name == "Functional" else None,
@@ -138,15 +144,14 @@ class Architecture(Reader):
         name = self.plain(value.get("name"), "%s.name" % path)
         if not isinstance(name, str):
             raise self.error("a layer of a Functional model without a name", path)
-        nodes = value.get("inbound_nodes", [])
-        if not isinstance(nodes, list) or not all(isinstance(node, dict) for node in nodes):
-            hint = "Write it with Keras 3's to_json()."
-            raise self.error("not written by Keras 3", "%s.inbound_nodes" % path, nodes, hint)
         result["name"] = name
-        result["inbound_nodes"] = [
-            self.edge(node, "%s.inbound_nodes[%d]" % (path, i)) for i, node in enumerate(nodes)
-        ]
+        result["inbound_nodes"] = self.edges(value.get("inbound_nodes", []), "%s.inbound_nodes" % path)
         return result
+
+    def edges(self, nodes: Any, path: str) -> List[dict]:
+        if not isinstance(nodes, list) or not all(isinstance(node, dict) for node in nodes):
+            raise self.error("not written by Keras 3", path, nodes, "Write it with Keras 3's to_json().")
+        return [self.edge(node, "%s[%d]" % (path, i)) for i, node in enumerate(nodes)]
 
     def edge(self, node: dict, path: str) -> dict:
         return {
@@ -173,7 +178,7 @@ class Architecture(Reader):
         if isinstance(value, dict) and "class_name" in value:
             self.serialized(value, path)
             name = "Functional" if value["class_name"] == "Model" else value["class_name"]
-            if name in _MODULES:
+            if name in MODULES:
                 return self.full_model(name, value, path)
             if value.get("module") is None:
                 raise self.error(
@@ -192,7 +197,7 @@ class Architecture(Reader):
         if kind is LAYER and value is not None and not is_placeholder(value):
             for suffix, reader in _READERS.items():
                 if key == suffix or key.endswith("_" + suffix):
-                    return reader(self, value, path)
+                    return getattr(self, reader)(value, path)
             if key in _TEXT_ARGUMENTS:
                 return self.plain(value, path, text=True)
         return super().argument(kind, key, value, path)
@@ -237,19 +242,3 @@ class Architecture(Reader):
         if not is_known(value, names.ACTIVATIONS):
             raise self.error("unknown activation", path, value, nearest(str(value), names.ACTIVATIONS))
         return value
-
-
-# How a layer's argument is read, by its name or the end of its name.
-_READERS: Dict[str, Callable[[Architecture, Any, str], Any]] = {
-    "initializer": Architecture.initializer,
-    "regularizer": Architecture.regularizer,
-    "constraint": Architecture.constraint,
-    "activation": Architecture.activation,
-    "dtype": Architecture.dtype,
-    "layer": Architecture.layer,
-    "layers": Architecture.layers,
-    "cell": Architecture.layers,
-    "cells": Architecture.layers,
-    "vocabulary": Architecture.vocabulary,
-    "idf_weights": Architecture.vocabulary,
-}

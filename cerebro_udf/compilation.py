@@ -59,4 +59,4 @@ def default_learning_rate(optimizer: dict) -> float:
 
 def optimizer_arguments(optimizer: dict) -> List[str]:
     """Return the names of the arguments that a checked optimizer takes."""
-    return list(names.OPTIMIZERS[optimizer["class_name"]]) + list(names.OPTIMIZER_ARGUMENTS)
+    return OPTIMIZER.arguments(optimizer["class_name"])

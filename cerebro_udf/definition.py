@@ -1,9 +1,10 @@
 """Model definitions: checked against static allow-lists, placeholders found and bound. Never imports Keras.
 
-A definition is untrusted JSON. Two forms are accepted:
+A definition is untrusted JSON. These forms are accepted:
 
 * the short form, ``{"layers": [{"Dense": {"units": "$units", "activation": "relu"}}, "Flatten", …]}``;
-* what ``model.to_json()`` of Keras 3 writes for a Sequential or a Functional model.
+* what ``model.to_json()`` of Keras 3 writes for a Sequential or a Functional model;
+* what that of Keras 2 wrote, which is brought into the form of Keras 3 when it is checked for the first time.
 
 A string ``"$name"`` in the place of a value is a placeholder; ``"$$name"`` stands for the text ``$name``.
 ``$classes`` (number of classes) and ``$input_shape`` (list of ints, without the batch) come from the data.
@@ -17,6 +18,7 @@ from typing import Any, Dict, FrozenSet, Iterable, Optional
 from cerebro_udf import keras_names as names
 from cerebro_udf.architecture import Architecture
 from cerebro_udf.errors import InvalidArgument, nearest
+from cerebro_udf.keras2 import Keras2, is_keras2
 from cerebro_udf.placeholders import FROM_DATA, filled, is_placeholder, literal, names_in, substitute
 
 # What changes neither which variables a layer has, nor their shapes.
@@ -26,12 +28,17 @@ _DROPOUT_ARGUMENTS = frozenset(["rate", "dropout", "recurrent_dropout"])
 
 
 def check(definition: Any) -> dict:
-    """Check a definition, bound or with placeholders, and return it in the form to store (a copy, as given).
+    """Check a definition, bound or with placeholders, and return it in the form to store.
+
+    Returns:
+        A copy, as given; what Keras 2 wrote in the full form of Keras 3.
 
     Raises:
         InvalidArgument: a class, argument, activation or module outside the allow-lists, serialized code, the
             path of a file, no layers; DETAIL names the spot, HINT the nearest known name.
     """
+    if is_keras2(definition):
+        return Keras2().definition(definition)
     _walk(definition)
     return copy.deepcopy(definition)
 
@@ -97,7 +104,9 @@ def _sources(nodes: Any) -> Iterable[str]:
 
 def with_trainable(model: dict, trainable: bool) -> dict:
     """Return a model in full form all of whose layers are frozen, or are not."""
-    config = {**model["config"], "trainable": trainable}
+    config = dict(model["config"])
+    if "trainable" not in names.WITHOUT_COMMON.get(model["class_name"], ()):
+        config["trainable"] = trainable
     if "layers" in config:
         config["layers"] = [with_trainable(layer, trainable) if _is_layer(layer) else layer for layer in config["layers"]]
     return {**model, "config": config}

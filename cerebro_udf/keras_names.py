@@ -30,6 +30,14 @@ DENIED_OPTIMIZERS = frozenset("Optimizer MultiOptimizer LossScaleOptimizer".spli
 DENIED_METRICS = frozenset("Metric MeanMetricWrapper".split())
 
 COMMON_ARGUMENTS = ("activity_regularizer", "trainable", "dtype", "autocast", "name")
+# Layers that do not hand all of these on to their base class.
+WITHOUT_COMMON = {
+    **dict.fromkeys(["Discretization", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"],
+                    ("activity_regularizer", "autocast", "trainable")),
+    **dict.fromkeys(["IntegerLookup", "StringLookup"], ("activity_regularizer", "autocast")),
+    "ActivityRegularization": ("activity_regularizer",),
+    "Pipeline": ("activity_regularizer", "autocast", "dtype", "trainable"),
+}  # fmt: skip
 OPTIMIZER_ARGUMENTS = tuple(
     "weight_decay clipnorm clipvalue global_clipnorm use_ema ema_momentum ema_overwrite_frequency "
     "loss_scale_factor gradient_accumulation_steps name".split()
@@ -83,7 +91,7 @@ OPERATIONS = {
     "keras.src.ops.core": frozenset("Cast Slice StopGradient Unstack".split()),
 }
 
-# Every layer also takes COMMON_ARGUMENTS.
+# Every layer also takes COMMON_ARGUMENTS, but for WITHOUT_COMMON.
 LAYERS = _table({
     "Activation": "activation",
     "ActivityRegularization": "l1 l2",

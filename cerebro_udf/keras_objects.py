@@ -28,18 +28,32 @@ _FORMS = {
 
 
 class Kind:
-    """One family of Keras classes: which may be named, and where Keras keeps them."""
+    """One family of Keras classes: which may be named, and where Keras keeps them.
 
-    def __init__(self, noun: str, module: str, table: dict, aliases: dict, common: Iterable[str] = ()):
+    Args:
+        common: Arguments that every class takes, but for those that ``without`` has under its name.
+        more: Arguments that a class takes beside those of ``table``.
+    """
+
+    def __init__(
+        self, noun: str, module: str, table: dict, aliases: dict, common: Iterable[str] = (), more: Any = (), without: Any = ()
+    ):
         self.noun = noun
         self.module = module
         self.table = table
         self.aliases = aliases
         self.common = tuple(common)
+        self.more = dict(more)
+        self.without = dict(without)
 
     def find(self, name: str) -> Optional[str]:
         """Return the class of that name or alias, or None."""
         return name if name in self.table else self.aliases.get(name)
+
+    def arguments(self, name: str) -> List[str]:
+        """Return the arguments that a class takes."""
+        common = [key for key in self.common if key not in self.without.get(name, ())]
+        return [*self.table[name], *common, *self.more.get(name, ())]
 
     def known(self) -> List[str]:
         return list(self.table) + list(self.aliases)
@@ -49,7 +63,9 @@ def _lower(table: dict) -> Dict[str, str]:
     return {name.lower(): name for name in table}
 
 
-LAYER = Kind("layer", "keras.layers", names.LAYERS, names.LAYER_ALIASES, names.COMMON_ARGUMENTS)
+LAYER = Kind(
+    "layer", "keras.layers", names.LAYERS, names.LAYER_ALIASES, names.COMMON_ARGUMENTS, names.KEYWORD_ARGUMENTS, names.WITHOUT_COMMON
+)
 INITIALIZER = Kind("initializer", "keras.initializers", names.INITIALIZERS, names.INITIALIZER_ALIASES)
 REGULARIZER = Kind("regularizer", "keras.regularizers", names.REGULARIZERS, names.REGULARIZER_ALIASES)
 CONSTRAINT = Kind("constraint", "keras.constraints", names.CONSTRAINTS, names.CONSTRAINT_ALIASES)
@@ -121,10 +137,7 @@ class Reader:
         return result
 
     def arguments(self, kind: Kind, name: str, config: dict, path: str) -> dict:
-        known = kind.table[name] + kind.common
-        if kind is LAYER:
-            known += names.KEYWORD_ARGUMENTS.get(name, ())
-        result = {}
+        known, result = kind.arguments(name), {}
         for key, value in config.items():
             if key in names.NULL_ARGUMENTS and value is None:
                 continue

@@ -1,4 +1,4 @@
-"""Placeholders in a JSON value: names_in, bound, filled, escaped. Pure.
+"""Placeholders in a JSON value: found, bound, filled, escaped. Pure.
 
 A string ``"$name"`` in the place of a value is a placeholder; ``"$$name"`` stands for the text ``$name``.
 """

@@ -23,6 +23,7 @@ PURE = (
     "compilation.py",
     "definition.py",
     "encoders.py",
+    "keras2.py",
     "keras_names.py",
     "keras_objects.py",
     "metric_forms.py",
@@ -49,8 +50,8 @@ PURE = (
 PURE_IMPORTS = frozenset(
     "__future__ collections copy dataclasses decimal functools hashlib heapq itertools json math numpy operator"
     " optuna random re typing unicodedata cerebro_udf.architecture cerebro_udf.columns cerebro_udf.compilation"
-    " cerebro_udf.definition cerebro_udf.encoders cerebro_udf.errors cerebro_udf.keras_names cerebro_udf.keras_objects"
-    " cerebro_udf.metric_forms cerebro_udf.optimizers cerebro_udf.placeholders cerebro_udf.precision cerebro_udf.refusals"
+    " cerebro_udf.definition cerebro_udf.encoders cerebro_udf.errors cerebro_udf.keras2 cerebro_udf.keras_names"
+    " cerebro_udf.keras_objects cerebro_udf.metric_forms cerebro_udf.optimizers cerebro_udf.placeholders cerebro_udf.precision cerebro_udf.refusals"
     " cerebro_udf.coordinator.directions cerebro_udf.coordinator.matching cerebro_udf.coordinator.options"
     " cerebro_udf.coordinator.per_column cerebro_udf.coordinator.pruners cerebro_udf.coordinator.samplers"
     " cerebro_udf.coordinator.scheduler cerebro_udf.coordinator.search cerebro_udf.coordinator.space"

@@ -569,6 +569,20 @@ def test_what_keras_writes_for_any_allowed_layer_is_accepted(keras):
             assert strip(architecture.Architecture().layer(written, name)) == strip(written)
 
 
+def test_the_arguments_common_to_layers_are_taken_by_each_but_those_listed(keras):
+    values = {"trainable": False, "dtype": "float32", "name": "x", "autocast": True, "activity_regularizer": None}
+    for name in keras_names.LAYERS:
+        layer = sample(keras, name)
+        for argument in keras_names.COMMON_ARGUMENTS if layer is not None and name != "Hashing" else ():  # it takes integers alone
+            config = {**layer.get_config(), argument: values[argument]}
+            try:
+                type(layer).from_config(config)
+            except (TypeError, ValueError):
+                assert argument in keras_names.WITHOUT_COMMON.get(name, ()), (name, argument)
+            else:
+                assert argument not in keras_names.WITHOUT_COMMON.get(name, ()), (name, argument)
+
+
 def strip(value):
     """A config without what binding drops: shapes of built layers, the compile config, the null arguments."""
     if isinstance(value, dict):
@@ -718,6 +732,12 @@ def test_freezing_reaches_every_layer_within():
     frozen = definition.with_trainable({**definition.full({"layers": [GRAPH, "Flatten"]})}, False)
     inner = frozen["config"]["layers"][0]["config"]
     assert not inner["trainable"] and not any(layer["config"]["trainable"] for layer in inner["layers"])
+
+
+def test_freezing_leaves_layers_alone_that_take_no_such_argument(keras):
+    model = {"layers": [{"Input": {"shape": [4, 2]}}, {"Conv1D": {"filters": 2, "kernel_size": 2}}, {"SpatialDropout1D": {"rate": 0.1}}]}
+    frozen = keras.saving.deserialize_keras_object(definition.bind(definition.with_trainable(definition.full(model), False), {}))
+    assert not frozen.trainable_variables
 
 
 def test_placeholders_take_the_values_that_a_bound_definition_has():

@@ -21,6 +21,7 @@ FORBIDDEN = {
     "definition.py": TENSORFLOW | CLIENT,
     "columns.py": TENSORFLOW | CLIENT,
     "encoders.py": TENSORFLOW | CLIENT,
+    "keras2.py": TENSORFLOW | CLIENT,
     "keras_objects.py": TENSORFLOW | CLIENT,
     "refusals.py": TENSORFLOW | CLIENT,
     "tensors.py": TENSORFLOW | CLIENT,
