@@ -109,6 +109,9 @@ class Architecture(Reader):
                 if not config.get(key):
                     raise self.error("a Functional model without %s" % key, path)
                 result[key] = self.plain(config[key], "%s.%s" % (path, key))
+            outputs = result["output_layers"]
+            if isinstance(outputs, dict) and len(outputs) == 1:  # the one output of a model needs no name
+                result["output_layers"] = next(iter(outputs.values()))
         else:
             result["layers"] = [self.layer(x, "%s.layers[%d]" % (path, i)) for i, x in enumerate(layers)]
         if all(layer["class_name"] == "InputLayer" for layer in result["layers"]):

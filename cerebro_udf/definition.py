@@ -13,7 +13,7 @@ A string ``"$name"`` in the place of a value is a placeholder; ``"$$name"`` stan
 from __future__ import annotations
 
 import copy
-from typing import Any, Dict, FrozenSet, Iterable, Optional
+from typing import Any, Dict, FrozenSet, Iterable, Optional, Tuple
 
 from cerebro_udf import keras_names as names
 from cerebro_udf.architecture import Architecture
@@ -100,6 +100,25 @@ def _sources(nodes: Any) -> Iterable[str]:
         yield nodes["keras_history"][0]
     for item in nodes.values() if isinstance(nodes, dict) else nodes if isinstance(nodes, list) else ():
         yield from _sources(item)
+
+
+def ends(definition: dict) -> Tuple[int, int]:
+    """Return how many inputs and how many outputs a checked definition has."""
+    model = _walk(definition)
+    return _ends(model, "input_layers", 0), _ends(model, "output_layers", -1)
+
+
+def _ends(layer: Any, key: str, place: int) -> int:
+    config = layer["config"] if isinstance(layer, dict) else {}
+    if key in config:
+        return _places(config[key])
+    return _ends(config["layers"][place], key, place) if layer["class_name"] == "Sequential" else 1
+
+
+def _places(value: Any) -> int:
+    if isinstance(value, list) and value and isinstance(value[0], str):
+        return 1
+    return sum(map(_places, value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()))
 
 
 def with_trainable(model: dict, trainable: bool) -> dict:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from cerebro_udf import compilation, optimizers, precision
+from cerebro_udf import definition as definitions
 from cerebro_udf.coordinator import directions, per_column, stopping, weights
 from cerebro_udf.coordinator import search as searching
 from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
@@ -105,9 +106,10 @@ def parse(options: Optional[dict], definition: dict) -> Options:
 
     Raises:
         InvalidArgument: an unknown key, a wrong type or range, a placeholder of the model without an axis.
-        NotSupported: an option that is planned.
+        NotSupported: an option that is planned; a model of several inputs or outputs.
     """
     parsed = Options(**_read(options, _READERS))
+    _refuse_several_ends(definition)
     for metrics in (parsed.metrics, parsed.weighted_metrics):
         _refuse_equal_names(metrics or [])
     check_named(parsed, None)
@@ -406,6 +408,16 @@ def _refuse_equal_names(metrics: List[Any]) -> None:
                 'Name one: {"AUC": {"name": "auc_pr", "curve": "PR"}}.',
             )
         seen.add(name)
+
+
+def _refuse_several_ends(definition: dict) -> None:
+    inputs, outputs = definitions.ends(definition)
+    if inputs > 1:
+        hint = "Give the model one Input of all features, and part it within the model."
+        raise NotSupported("training a model of several inputs is not supported yet", "The model has %d inputs." % inputs, hint)
+    if outputs > 1:
+        hint = "Give the model one output, that of the label."
+        raise NotSupported("training a model of several outputs is not supported yet", "The model has %d outputs." % outputs, hint)
 
 
 def _refuse_plateau_of_schedule(options: Options) -> None:
