@@ -7,6 +7,7 @@ stale once a placeholder is bound, and the run compiles by its own options.
 
 from __future__ import annotations
 
+import copy
 from typing import Any, List
 
 from cerebro_udf import keras_names as names
@@ -16,6 +17,8 @@ from cerebro_udf.placeholders import is_placeholder
 
 # Far more than any real model nests; Python's own recursion limit is 1,000 frames.
 MAX_DEPTH = 100
+# Layers that repeating may make, in all: a model of more takes minutes to build.
+MAX_REPEATED = 1000
 
 MODULES = {
     "Sequential": ("keras", "keras.models", "keras.src.models.sequential"),
@@ -50,11 +53,34 @@ def _depth(value: Any) -> int:
     return depth
 
 
+def class_of(layer: Any) -> Any:
+    """The class of a layer in full form; None for a placeholder, and for a block whose number is one."""
+    return layer.get("class_name") if isinstance(layer, dict) else None
+
+
+def config_of(layer: Any) -> dict:
+    """The arguments of a layer in full form; none of a placeholder, and of a block whose number is one."""
+    return layer.get("config", {}) if isinstance(layer, dict) else {}
+
+
+def _unnamed(value: Any) -> bool:
+    """Whether it is a Sequential model in short form without a name."""
+    return isinstance(value, dict) and list(value) == ["Sequential"] and not value["Sequential"].get("name")
+
+
+def _layers_in(value: Any) -> int:
+    """How many layers there are in these, those of models within included."""
+    if isinstance(value, list):
+        return sum(map(_layers_in, value))
+    return 1 + _layers_in(config_of(value).get("layers", []))
+
+
 class Architecture(Reader):
     """One walk over a definition; :meth:`definition` is the way in."""
 
     def __init__(self) -> None:
         super().__init__("definition")
+        self._repeated = 0  # layers made by repeating
 
     # ---- models
 
@@ -113,8 +139,8 @@ class Architecture(Reader):
             if isinstance(outputs, dict) and len(outputs) == 1:  # the one output of a model needs no name
                 result["output_layers"] = next(iter(outputs.values()))
         else:
-            result["layers"] = [self.layer(x, "%s.layers[%d]" % (path, i)) for i, x in enumerate(layers)]
-        if all(layer["class_name"] == "InputLayer" for layer in result["layers"]):
+            result["layers"] = self.stack(layers, "%s.layers" % path)
+        if all(class_of(layer) == "InputLayer" for layer in result["layers"]):
             raise self.error("no layers but the input", "%s.layers" % path)
         self.unique_names(result["layers"], "%s.layers" % path)
         return {
@@ -124,10 +150,48 @@ class Architecture(Reader):
             "registered_name": "Functional" if name == "Functional" else None,
         }
 
+    def stack(self, layers: List[Any], path: str) -> List[Any]:
+        """The layers of a Sequential model, one after the other; placeholders, and what they decide about, stay."""
+        result: List[Any] = []
+        for index, value in enumerate(layers):
+            at = "%s[%d]" % (path, index)
+            if isinstance(value, dict) and "repeat" in value:
+                result += self.repeated(value, at)
+            else:
+                result.append(self.layer(value, at))
+                if _unnamed(value):
+                    result[-1]["config"]["name"] = None
+        for index, layer in enumerate(result):
+            if "name" in config_of(layer) and layer["config"]["name"] is None and class_of(layer) == "Sequential":
+                layer["config"]["name"] = "sequential_%d" % index
+        return result
+
+    def repeated(self, value: dict, path: str) -> List[Any]:
+        """``{"repeat": count, "layers": […]}``: the layers count times; as it is while the count is a placeholder."""
+        count, layers = value["repeat"], value.get("layers")
+        form = 'It is written {"repeat": "$depth", "layers": [{"Dense": {"units": 64}}]}.'
+        if set(value) != {"repeat", "layers"} or not isinstance(layers, list) or not layers:
+            raise self.error("not a block of layers to repeat", path, value, form)
+        block = [self.layer(layer, "%s.layers[%d]" % (path, i)) for i, layer in enumerate(layers)]
+        for number, (layer, given) in enumerate(zip(block, layers)):
+            if _unnamed(given):
+                layer["config"]["name"] = None
+            if config_of(layer).get("name") is not None:
+                hint = "Leave the name out: Keras gives each layer one."
+                raise self.error("a layer that is repeated cannot have a name", "%s.layers[%d]" % (path, number), None, hint)
+        if is_placeholder(count):
+            return [{"repeat": count, "layers": block}]
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise self.error("layers are repeated a whole number of times, 0 or more", "%s.repeat" % path, count, form)
+        self._repeated += count * _layers_in(block)
+        if self._repeated > MAX_REPEATED:
+            raise self.error("repeating makes more than %d layers" % MAX_REPEATED, "%s.repeat" % path, count, "Repeat fewer layers.")
+        return [copy.deepcopy(layer) for _ in range(count) for layer in block]
+
     def unique_names(self, layers: List[dict], path: str) -> None:
         seen = set()
         for index, layer in enumerate(layers):
-            name = layer["config"].get("name")
+            name = config_of(layer).get("name")
             if name is None or is_placeholder(name):
                 continue
             if not isinstance(name, str):
@@ -177,7 +241,9 @@ class Architecture(Reader):
 
     # ---- layers and what their arguments name
 
-    def layer(self, value: Any, path: str) -> dict:
+    def layer(self, value: Any, path: str) -> Any:
+        if is_placeholder(value):
+            return value
         if isinstance(value, dict) and "class_name" in value:
             self.serialized(value, path)
             name = "Functional" if value["class_name"] == "Model" else value["class_name"]
@@ -195,6 +261,14 @@ class Architecture(Reader):
                 raise self.error("not an object", "%s.Sequential" % path, value["Sequential"])
             return self.model("Sequential", value["Sequential"], "%s.Sequential" % path, short=True)
         return self.named(LAYER, value, path)
+
+    def find(self, kind: Kind, name: Any, path: str) -> str:
+        return name if is_placeholder(name) else super().find(kind, name, path)
+
+    def arguments(self, kind: Kind, name: str, config: dict, path: str) -> dict:
+        if is_placeholder(name):  # whether the class takes them is seen when it is known
+            return {key: self.argument(kind, key, value, "%s.%s" % (path, key)) for key, value in config.items()}
+        return super().arguments(kind, name, config, path)
 
     def argument(self, kind: Kind, key: str, value: Any, path: str) -> Any:
         if kind is LAYER and value is not None and not is_placeholder(value):

@@ -13,10 +13,10 @@ A string ``"$name"`` in the place of a value is a placeholder; ``"$$name"`` stan
 from __future__ import annotations
 
 import copy
-from typing import Any, Dict, FrozenSet, Iterable, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, List, Optional, Tuple
 
 from cerebro_udf import keras_names as names
-from cerebro_udf.architecture import Architecture
+from cerebro_udf.architecture import Architecture, class_of, config_of
 from cerebro_udf.errors import InvalidArgument, nearest
 from cerebro_udf.keras2 import Keras2, is_keras2
 from cerebro_udf.placeholders import FROM_DATA, filled, is_placeholder, literal, names_in, substitute
@@ -78,7 +78,7 @@ def until(model: dict, name: str) -> dict:
         InvalidArgument: there is no layer of that name.
     """
     config = model["config"]
-    names_ = [layer["config"].get("name") for layer in config["layers"]]
+    names_ = [config_of(layer).get("name") for layer in config["layers"]]
     if name not in names_:
         raise InvalidArgument('definition: no layer "%s" to cut the model behind' % name, None, nearest(name, filter(None, names_)))
     if model["class_name"] == "Sequential":
@@ -109,10 +109,10 @@ def ends(definition: dict) -> Tuple[int, int]:
 
 
 def _ends(layer: Any, key: str, place: int) -> int:
-    config = layer["config"] if isinstance(layer, dict) else {}
+    config = config_of(layer)
     if key in config:
         return _places(config[key])
-    return _ends(config["layers"][place], key, place) if layer["class_name"] == "Sequential" else 1
+    return _ends(config["layers"][place], key, place) if class_of(layer) == "Sequential" else 1
 
 
 def _places(value: Any) -> int:
@@ -127,12 +127,17 @@ def with_trainable(model: dict, trainable: bool) -> dict:
     if "trainable" not in names.WITHOUT_COMMON.get(model["class_name"], ()):
         config["trainable"] = trainable
     if "layers" in config:
-        config["layers"] = [with_trainable(layer, trainable) if _is_layer(layer) else layer for layer in config["layers"]]
+        config["layers"] = [_with_trainable(layer, trainable) for layer in config["layers"]]
     return {**model, "config": config}
 
 
-def _is_layer(value: dict) -> bool:
-    return value["module"] not in names.OPERATIONS
+def _with_trainable(layer: Any, trainable: bool) -> Any:
+    if is_placeholder(layer):
+        hint = "Freeze it where its values are: in the space of the search."
+        raise InvalidArgument("definition: a layer that is a placeholder cannot be frozen", 'It is "%s".' % layer, hint)
+    if "repeat" in layer:
+        return {**layer, "layers": [_with_trainable(inner, trainable) for inner in layer["layers"]]}
+    return layer if layer["module"] in names.OPERATIONS else with_trainable(layer, trainable)
 
 
 def fill(definition: dict, values: Dict[str, Any]) -> dict:
@@ -159,8 +164,21 @@ def matched(definition: dict, bound: dict) -> Dict[str, Any]:
         elif isinstance(a, dict) and isinstance(b, dict):
             pairs += [(item, b[key]) for key, item in a.items() if key in b]
         elif isinstance(a, list) and isinstance(b, list):
-            pairs += zip(a, b)
+            pairs += _aligned(a, b, found)
     return found
+
+
+def _aligned(a: List[Any], b: List[Any], found: Dict[str, Any]) -> Iterable[Tuple[Any, Any]]:
+    """Pair the items of two lists; where one block is repeated, how often it is follows from their lengths."""
+    blocks = [i for i, item in enumerate(a) if isinstance(item, dict) and "repeat" in item]
+    if len(blocks) != 1:
+        return zip(a, b)
+    place, block = blocks[0], a[blocks[0]]["layers"]
+    times, rest = divmod(len(b) - len(a) + 1, len(block))
+    if times < 0 or rest:
+        return []
+    found.setdefault(a[place]["repeat"][1:], times)
+    return zip(a[:place] + block * times + a[place + 1 :], b)
 
 
 def difference(a: Any, b: Any, path: str = "definition") -> Optional[str]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Sequence
 
-from cerebro_udf.architecture import MODULES, Architecture
+from cerebro_udf.architecture import MODULES, Architecture, class_of
 from cerebro_udf.errors import InvalidArgument
 from cerebro_udf.keras_objects import INITIALIZER, LAYER, Kind
+from cerebro_udf.placeholders import is_placeholder
 
 _IN_KERAS_3 = "Load the model in Keras 3, and give what its to_json() writes there."
 
@@ -56,7 +57,7 @@ class Keras2(Architecture):
     def definition(self, value: Any) -> dict:
         return super().definition(_modern(value))
 
-    def layer(self, value: Any, path: str) -> dict:
+    def layer(self, value: Any, path: str) -> Any:
         name = value.get("class_name") if isinstance(value, dict) else None
         if isinstance(name, str) and name in _OPERATIONS:
             hint = "Write the operation as a layer, such as Add, Multiply, Rescaling or Reshape."
@@ -74,13 +75,13 @@ class Keras2(Architecture):
         if name == "Sequential":
             given = layers[0].get("config") if isinstance(layers[0], dict) else None
             shape = given.get("batch_input_shape") if isinstance(given, dict) else None
-            if shape is not None and result["config"]["layers"][0]["class_name"] != "InputLayer":
+            if shape is not None and class_of(result["config"]["layers"][0]) != "InputLayer":
                 shape = self.plain(shape, "%s.layers[0].config.batch_input_shape" % path)
                 result["config"]["layers"].insert(0, self.named(LAYER, {"InputLayer": {"batch_shape": shape}}, path))
         return result
 
     def arguments(self, kind: Kind, name: str, config: dict, path: str) -> dict:
-        if kind is LAYER:
+        if kind is LAYER and not is_placeholder(name):
             config = self._layer_arguments(name, config, path)
         elif kind is INITIALIZER:
             config = {key: value for key, value in config.items() if key != "dtype"}

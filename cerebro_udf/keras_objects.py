@@ -121,9 +121,7 @@ class Reader:
             raise self.error(
                 "not a %s" % kind.noun, path, value, 'Give a name, or {"Name": {"argument": value, ...}}.'
             )
-        found = kind.find(name)
-        if found is None:
-            raise self.unknown(kind, name, path)
+        found = self.find(kind, name, path)
         if not isinstance(config, dict):
             raise self.error("the arguments of %s must be an object" % found, path, config)
         result = {
@@ -135,6 +133,13 @@ class Reader:
         if isinstance(shared, int):
             result["shared_object_id"] = shared
         return result
+
+    def find(self, kind: Kind, name: Any, path: str) -> str:
+        """The class of that name or alias."""
+        found = kind.find(name)
+        if found is None:
+            raise self.unknown(kind, name, path)
+        return found
 
     def arguments(self, kind: Kind, name: str, config: dict, path: str) -> dict:
         known, result = kind.arguments(name), {}

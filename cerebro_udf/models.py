@@ -7,6 +7,7 @@ from typing import Any, Dict, Optional, Tuple
 
 from cerebro_udf import definition as definitions
 from cerebro_udf import hdf5, placeholders
+from cerebro_udf.architecture import config_of
 from cerebro_udf.coordinator import start
 from cerebro_udf.errors import InvalidArgument, NotSupported, OutOfMemory, nearest
 from cerebro_udf.interrupts import Pulse
@@ -85,7 +86,7 @@ def _expanded(plpy, definition: dict) -> Tuple[dict, Dict[str, Any]]:
                 base = definitions.until(base, wanted["until"])
             if wanted.get("trainable") is not None:
                 base = definitions.with_trainable(base, wanted["trainable"])
-            kept = {inner["config"].get("name") for inner in base["config"]["layers"]}
+            kept = {config_of(inner).get("name") for inner in base["config"]["layers"]}
             base["config"]["name"] = inside = "base_%d" % number
             layers[number] = base
             found = state.unpack(b"".join(begun.weights))[0] if begun.weights else {}

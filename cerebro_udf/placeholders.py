@@ -1,11 +1,13 @@
 """Placeholders in a JSON value: found, bound, filled, escaped. Pure.
 
-A string ``"$name"`` in the place of a value is a placeholder; ``"$$name"`` stands for the text ``$name``.
+A string ``"$name"`` in the place of a value, or of the name of a class as in ``{"$cell": {"units": 8}}``, is a placeholder;
+``"$$name"`` stands for the text ``$name``.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 import re
 from typing import Any, Dict, Iterable
 
@@ -27,7 +29,8 @@ def names_in(value: Any) -> Iterable[str]:
         if match:
             yield match.group(1)
     elif isinstance(value, dict):
-        for item in value.values():
+        for key, item in value.items():
+            yield from names_in(key)
             yield from names_in(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
@@ -49,10 +52,19 @@ def substitute(value: Any, values: Dict[str, Any], path: str) -> Any:
             return copy.deepcopy(values[name])
         return value[1:] if value.startswith("$$") else value
     if isinstance(value, dict):
-        return {key: substitute(item, values, "%s.%s" % (path, key)) for key, item in value.items()}
+        return {_key(key, values, path): substitute(item, values, "%s.%s" % (path, key)) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [substitute(item, values, "%s[%d]" % (path, i)) for i, item in enumerate(value)]
     return value
+
+
+def _key(key: str, values: Dict[str, Any], path: str) -> str:
+    name = substitute(key, values, path)
+    if not isinstance(name, str):
+        detail = "At %s, its value is %s." % (path, json.dumps(name)[:80])
+        hint = 'Write a name such as "LSTM"; whole layers go in the place of a layer, as in {"layers": ["%s"]}.' % key
+        raise InvalidArgument('placeholder "%s" stands for a name here' % key, detail, hint)
+    return name
 
 
 def filled(value: Any, values: Dict[str, Any]) -> Any:
@@ -61,7 +73,8 @@ def filled(value: Any, values: Dict[str, Any]) -> Any:
         match = _PLACEHOLDER.match(value)
         return copy.deepcopy(values[match.group(1)]) if match and match.group(1) in values else value
     if isinstance(value, dict):
-        return {key: filled(item, values) for key, item in value.items()}
+        named = {key: name for key, name in values.items() if isinstance(name, str)}
+        return {filled(key, named): filled(item, values) for key, item in value.items()}
     return [filled(item, values) for item in value] if isinstance(value, list) else value
 
 
@@ -70,7 +83,7 @@ def literal(value: Any) -> Any:
     if isinstance(value, str):
         return "$" + value if value.startswith("$") else value
     if isinstance(value, dict):
-        return {key: literal(item) for key, item in value.items()}
+        return {literal(key): literal(item) for key, item in value.items()}
     return [literal(item) for item in value] if isinstance(value, list) else value
 
 

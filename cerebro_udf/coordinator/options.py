@@ -15,6 +15,8 @@ from cerebro_udf import compilation, optimizers, precision
 from cerebro_udf import definition as definitions
 from cerebro_udf.coordinator import directions, per_column, stopping, weights
 from cerebro_udf.coordinator import search as searching
+from cerebro_udf.coordinator.space import ABSENT, Axis
+from cerebro_udf.coordinator.space import parse as parse_space
 from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
 
 MAX_INTEGER = 2**31 - 1  # of PostgreSQL's integer, which is what the catalog stores
@@ -422,15 +424,28 @@ def _refuse_several_ends(definition: dict) -> None:
 
 def _refuse_plateau_of_schedule(options: Options) -> None:
     """Refuse to reduce a learning rate that a schedule sets."""
-    space = (options.search or {}).get("space") or {}
-    if options.reduce_on_plateau is None or options.learning_rate is not None or "learning_rate" in space:
+    if options.reduce_on_plateau is None:
         return
-    choices = space.get("optimizer")
-    for optimizer in choices if isinstance(choices, list) else [options.optimizer]:
-        rate = compilation.check_optimizer(optimizer)["config"].get("learning_rate")
+    space = (options.search or {}).get("space") or {}
+    axes = parse_space(space).axes if space else {}
+    rates = _values(axes, "learning_rate", options.learning_rate)
+    if None in rates:
+        checked = [compilation.check_optimizer(value) for value in _values(axes, "optimizer", options.optimizer)]
+        rates += [optimizer["config"].get("learning_rate") for optimizer in checked]
+    for rate in rates:
         if isinstance(rate, dict):
             raise InvalidArgument(
                 'option "reduce_on_plateau" and a learning-rate schedule exclude each other',
-                "The optimizer's learning rate is %s." % _show(rate["class_name"]),
+                "A learning rate is %s." % _show(rate),
                 "Leave reduce_on_plateau out, or give the learning rate as a number.",
             )
+
+
+def _values(axes: Dict[str, Axis], name: str, outside: Any) -> List[Any]:
+    """The values that an option has in a search, as far as they are listed; ``outside`` where no axis says."""
+    axis = axes.get(name)
+    if axis is None:
+        return [outside]
+    if not axis.when:
+        return list(axis.ends())
+    return [*axis.ends(), outside if axis.otherwise is ABSENT else axis.otherwise]

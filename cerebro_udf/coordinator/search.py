@@ -220,6 +220,10 @@ def _check_value(axis: Axis, value: Any, space: Space, definition: dict, options
     elif name.startswith(_OPTIMIZER_PREFIX):
         _check_optimizer_value(axis, value, space, options)
     else:
+        within = sorted(placeholders.names_in(value))
+        if within:
+            hint = 'Let the model have it: {"$%s": {"units": "$%s"}} takes names of classes, such as "LSTM".' % (name, within[0])
+            raise InvalidArgument('a value holds a placeholder, "$%s"' % within[0], None, hint)
         # The other placeholders stand for themselves.
         names = definitions.placeholders(definition) | placeholders.FROM_DATA
         definitions.bind(definition, {**{other: "$" + other for other in names}, name: value})
