@@ -230,7 +230,8 @@ class Architecture(Reader):
         self.serialized(value, path)
         known = names.OPERATIONS[value["module"]]
         if value["class_name"] not in known:
-            hint = nearest(value["class_name"], known)
+            denied = names.DENIED_OPERATIONS.get(value["module"], {})
+            hint = denied.get(value["class_name"]) or nearest(value["class_name"], known)
             raise self.error('operation "%s" is not allowed' % value["class_name"], path, None, hint)
         return {
             "module": value["module"],

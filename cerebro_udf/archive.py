@@ -19,7 +19,7 @@ BLOCK_BYTES = 2**22
 ENTRY, MOST_ENTRIES = b"PK\x01\x02", 100
 # The others of Python's unpack whatever a block of them holds, and a block may hold gigabytes.
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-HINT = 'Write it with model.save("model.keras") of Keras 3.'
+HINT = 'Write it with model.save("model.keras") of Keras 3; ONNX and SavedModel are not read.'
 
 
 @dataclass

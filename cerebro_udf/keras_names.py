@@ -22,12 +22,27 @@ def _aliases(names: Dict[str, str]) -> Dict[str, str]:
     return {alias: name for name, aliases in names.items() for alias in aliases.split()}
 
 
-# Base classes, code of the definition's own, and wrappers of other frameworks or files.
-DENIED_LAYERS = frozenset("Lambda TorchModuleWrapper FlaxLayer JaxLayer TFSMLayer Layer Wrapper".split())
-# A container of optimizers, and a wrapper that Keras adds by itself where the dtype asks for it.
-DENIED_OPTIMIZERS = frozenset("Optimizer MultiOptimizer LossScaleOptimizer".split())
-# Base classes; a MeanMetricWrapper's config is a function.
-DENIED_METRICS = frozenset("Metric MeanMetricWrapper".split())
+_BASE = "It is a base class, which does nothing by itself."
+_CODE = "It runs code, which no definition holds: write it with Keras' own layers and operations, such as Rescaling or Reshape."
+# What Keras has and nobody may name, by the kind of class, with the reason and what to do instead.
+DENIED = {
+    "layer": {
+        "Lambda": _CODE, "TorchModuleWrapper": _CODE, "FlaxLayer": _CODE, "JaxLayer": _CODE,
+        "TFSMLayer": "It reads a SavedModel from files: build the model with Keras' layers, and import what model.save() writes.",
+        "Layer": _BASE, "Wrapper": _BASE,
+    },
+    "initializer": {"Initializer": _BASE},
+    "regularizer": {"Regularizer": _BASE},
+    "constraint": {"Constraint": _BASE},
+    "optimizer": {
+        "Optimizer": _BASE,
+        "MultiOptimizer": "It names layer objects of Python, which JSON cannot: give one optimizer.",
+        "LossScaleOptimizer": 'Option "precision": "mixed_float16" brings it along: give the optimizer within.',
+    },
+    "learning rate schedule": {"LearningRateSchedule": _BASE},
+    "loss": {"Loss": _BASE},
+    "metric": {"Metric": _BASE, "MeanMetricWrapper": "It is made of a function of Python: name the metric of that function."},
+}  # fmt: skip
 
 COMMON_ARGUMENTS = ("activity_regularizer", "trainable", "dtype", "autocast", "name")
 # Layers that do not hand all of these on to their base class.
@@ -67,28 +82,65 @@ CORRELATIONS = frozenset("ConcordanceCorrelation CosineSimilarity PearsonCorrela
 DEFAULT_LEARNING_RATE = 0.001
 DEFAULT_LEARNING_RATES = {"SGD": 0.01, "ScheduleFreeAdamW": 0.0025}
 
-# Operations of functional models (``x * 2``, ``keras.ops.mean(x)``): arithmetic on tensors, changes of shape.
-# Left out: those that take functions (Map, Cond, Scan, WhileLoop, …).
+# Operations of functional models (``x * 2``, ``keras.ops.mean(x)``): tensors in, tensors out.
 OPERATIONS = {
     "keras.src.ops.numpy": frozenset(
-        "Abs Absolute Add All Amax Amin Any Arccos Arccosh Arcsin Arcsinh Arctan Arctan2 Arctanh Argmax "
-        "Argmin Argsort Average BroadcastTo Ceil Clip Concatenate Copy Cos Cosh CountNonzero Cross "
-        "Cumprod Cumsum Diagonal Diff Digitize Divide DivideNoNan Dot Einsum Equal Exp Exp2 ExpandDims "
-        "Expm1 Flip Floor FloorDivide FullLike GetItem Greater GreaterEqual Hstack Isclose Isfinite Isinf "
-        "Isnan Less LessEqual Log Log10 Log1p Log2 Logaddexp LogicalAnd LogicalNot LogicalOr LogicalXor "
-        "Matmul Max Maximum Mean Median Min Minimum Mod Moveaxis Multiply NanToNum Negative NotEqual "
-        "OnesLike Outer Pad Power Prod Quantile Ravel Reciprocal Repeat Reshape Roll Round Sign Sin Sinh "
-        "Sort Split Sqrt Square Squeeze Stack Std Subtract Sum Swapaxes Take TakeAlongAxis Tan Tanh "
-        "Tensordot Tile Transpose Tril Triu TrueDivide Trunc Var Vdot Vstack Where ZerosLike".split()
+        "Abs Absolute Add All Amax Amin Angle Any Append Arccos Arccosh Arcsin Arcsinh Arctan Arctan2 Arctanh "
+        "Argmax Argmin Argpartition Argsort ArraySplit Average Bincount BitwiseAnd BitwiseInvert BitwiseLeftShift "
+        "BitwiseNot BitwiseOr BitwiseRightShift BitwiseXor BroadcastTo Cbrt Ceil Clip Concatenate Conj Conjugate "
+        "Copy Corrcoef Correlate Cos Cosh CountNonzero Cross Cumprod Cumsum Deg2rad Diag Diagflat Diagonal Diff "
+        "Digitize Divide DivideNoNan Dot Dsplit Dstack Einsum Equal Exp Exp2 ExpandDims Expm1 Fabs Flip Fliplr "
+        "Flipud Floor FloorDivide Fmax Fmin Fmod FullLike Gcd GetItem Greater GreaterEqual Heaviside Histogram "
+        "Hsplit Hstack Hypot I0 Imag Inner IsIn Isclose Isfinite Isinf Isnan Isneginf Isposinf Isreal Kron Lcm "
+        "Ldexp LeftShift Less LessEqual Log Log10 Log1p Log2 Logaddexp Logaddexp2 LogicalAnd LogicalNot LogicalOr "
+        "LogicalXor Matmul Max Maximum Mean Median Meshgrid Min Minimum Mod Moveaxis Multiply NanToNum Nanargmax "
+        "Nanargmin Nancumprod Nancumsum Nanmax Nanmean Nanmedian Nanmin Nanpercentile Nanprod Nanquantile Nanstd "
+        "Nansum Nanvar Negative Nextafter NotEqual OnesLike Outer Pad Percentile Power Prod Ptp Quantile Rad2deg "
+        "Ravel Real Reciprocal Repeat Reshape RightShift Roll Rot90 Round SearchSorted Select Sign Signbit Sin "
+        "Sinc Sinh Slogdet Sort Split Sqrt Square Squeeze Stack Std Subtract Sum Swapaxes Take TakeAlongAxis Tan "
+        "Tanh Tensordot Tile Trace Transpose Trapezoid Tril Triu TrueDivide Trunc UnravelIndex Vander Var Vdot "
+        "View Vsplit Vstack Where ZerosLike".split()
     ),
     "keras.src.ops.nn": frozenset(
-        "AveragePool Celu Conv ConvTranspose DepthwiseConv DotProductAttention Elu Gelu Glu HardShrink "
-        "HardSigmoid HardSilu HardTanh LayerNorm LeakyRelu LogSigmoid LogSoftmax MaxPool Moments MultiHot "
-        "Normalize OneHot RMSNorm Relu Relu6 Selu SeparableConv Sigmoid Silu SoftShrink Softmax Softplus "
-        "Softsign SparsePlus SparseSigmoid Sparsemax Squareplus TanhShrink Threshold".split()
+        "AdaptiveAveragePool AdaptiveMaxPool AveragePool BatchNorm BinaryCrossentropy CTCDecode CTCLoss "
+        "CategoricalCrossentropy Celu Conv ConvTranspose DepthToSpace DepthwiseConv DotProductAttention Elu Fold "
+        "Gelu Glu HardShrink HardSigmoid HardSilu HardTanh LayerNorm LeakyRelu LogSigmoid LogSoftmax MaxPool "
+        "Moments MultiHot Normalize OneHot PSNR Polar RMSNorm Relu Relu6 Selu SeparableConv Sigmoid Silu "
+        "SoftShrink Softmax Softplus Softsign SpaceToDepth SparseCategoricalCrossentropy SparsePlus SparseSigmoid "
+        "Sparsemax Squareplus TanhShrink Threshold Unfold".split()
     ),
-    "keras.src.ops.math": frozenset("Erf Erfc Erfinv FFT FFT2 Logsumexp RFFT Rsqrt STFT TopK".split()),
-    "keras.src.ops.core": frozenset("Cast Slice StopGradient Unstack".split()),
+    "keras.src.ops.math": frozenset(
+        "CDist Erf Erfc Erfinv ExtractSequences FFT FFT2 IFFT2 IRFFT ISTFT InTopK Logdet Logsumexp RFFT Rsqrt "
+        "STFT SegmentMax SegmentMin SegmentProd SegmentSum TopK ViewAsComplex ViewAsReal".split()
+    ),
+    "keras.src.ops.core": frozenset(
+        "Cast ConvertToTensor SaturateCast Scatter ScatterUpdate Slice SliceUpdate StopGradient Unstack".split()
+    ),
+    "keras.src.ops.linalg": frozenset(
+        "Cholesky CholeskyInverse Det Eig Eigh Inv Lstsq LuFactor MatrixRank Norm Pinv Qr SVD Solve "
+        "SolveTriangular".split()
+    ),
+    "keras.src.ops.image": frozenset(
+        "AffineTransform CropImages ElasticTransform ExtractPatches GaussianBlur HSVToRGB MapCoordinates "
+        "PadImages PerspectiveTransform RGBToGrayscale RGBToHSV Resize SSIM ScaleAndTranslate SobelEdges".split()
+    ),
+    "keras.src.ops.einops": frozenset(
+        "Rearrange".split()
+    ),
+}
+_FUNCTIONS = "It takes functions, which are code: write the steps one after the other."
+_CONSTANT = "It makes a tensor of nothing: a layer with weights or Rescaling holds constants."
+_UNSHAPED = "The shape of what it gives depends on the values, or is no shape of rows."
+DENIED_OPERATIONS = {
+    "keras.src.ops.numpy": {
+        **dict.fromkeys("Arange Array EmptyLike Full Geomspace Linspace Logspace".split(), _CONSTANT),
+        **dict.fromkeys("AllClose Ndim Nonzero Size Unique".split(), _UNSHAPED),
+    },
+    "keras.src.ops.math": {"SegmentReduction": _BASE},
+    "keras.src.ops.core": dict.fromkeys(
+        "AssociativeScan Cond ForiLoop Map Scan Switch VectorizedMap WhileLoop".split(), _FUNCTIONS
+    ),
+    "keras.src.ops.linalg": {"JVP": _FUNCTIONS},
 }
 
 # Every layer also takes COMMON_ARGUMENTS, but for WITHOUT_COMMON.

@@ -219,7 +219,7 @@ class Reader:
         if not isinstance(value.get("config"), dict):
             raise self.error("a serialized object without a config", path, name)
         if value.get("registered_name") not in (None, name):
-            hint = "Only Keras' own classes are."
+            hint = "Custom classes are code, which no definition holds: write it with Keras' own layers and operations."
             raise self.error("a registered class is not allowed", path, value["registered_name"], hint)
 
     def compiled(self, value: dict, path: str) -> None:
@@ -260,7 +260,7 @@ class Reader:
             "a class of that module is not allowed here",
             path,
             "%s.%s" % (value.get("module"), value["class_name"]),
-            'Allowed is what Keras 3 writes with "module": "%s".' % expected,
+            'Allowed is what Keras 3 writes with "module": "%s"; custom classes are code, which no definition holds.' % expected,
         )
 
     def code(self, value: dict, path: str) -> InvalidArgument:
@@ -272,7 +272,7 @@ class Reader:
         )
 
     def unknown(self, kind: Kind, name: Any, path: str) -> InvalidArgument:
-        if kind is LAYER and name in names.DENIED_LAYERS:
-            hint = "It would run code or read files of the definition's own; Keras' other layers may be used."
-            return self.error('layer "%s" is not allowed' % name, path, None, hint)
+        denied = names.DENIED[kind.noun]
+        if is_known(name, denied):
+            return self.error('%s "%s" is not allowed' % (kind.noun, name), path, None, denied[name])
         return self.error('unknown %s "%s"' % (kind.noun, name), path, None, nearest(str(name), kind.known()))

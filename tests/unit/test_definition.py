@@ -1,9 +1,11 @@
 """Definitions: what is accepted, what is refused and where, what is bound; the tables against Keras itself."""
 
 import copy
+import importlib
 import inspect
 import json
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -322,7 +324,7 @@ def test_refused(value, at, hint):
     assert hint is None or hint in error.hint
 
 
-@pytest.mark.parametrize("name", sorted(keras_names.DENIED_LAYERS))
+@pytest.mark.parametrize("name", sorted(keras_names.DENIED["layer"]))
 def test_layers_that_run_code_or_read_files_are_refused_in_both_forms(name):
     assert "not allowed" in refused({"layers": [{name: {}}]}).message
     assert "not allowed" in refused(sequential(dict(FULL, class_name=name))).message
@@ -452,19 +454,19 @@ def test_the_allow_lists_are_those_of_the_installed_keras(keras):
     # Set by the public subclass or by the wrapper itself, never by a definition.
     internal = {"rank", "pool_dimensions", "pool_mode", "cell"} | keras_names.NULL_ARGUMENTS
     for module, base, kind, denied in [
-        (keras.layers, keras.layers.Layer, keras_objects.LAYER, keras_names.DENIED_LAYERS),
-        (keras.initializers, keras.initializers.Initializer, keras_objects.INITIALIZER, {"Initializer"}),
-        (keras.regularizers, keras.regularizers.Regularizer, keras_objects.REGULARIZER, {"Regularizer"}),
-        (keras.constraints, keras.constraints.Constraint, keras_objects.CONSTRAINT, {"Constraint"}),
-        (keras.optimizers, keras.optimizers.Optimizer, keras_objects.OPTIMIZER, keras_names.DENIED_OPTIMIZERS),
+        (keras.layers, keras.layers.Layer, keras_objects.LAYER, keras_names.DENIED["layer"]),
+        (keras.initializers, keras.initializers.Initializer, keras_objects.INITIALIZER, keras_names.DENIED["initializer"]),
+        (keras.regularizers, keras.regularizers.Regularizer, keras_objects.REGULARIZER, keras_names.DENIED["regularizer"]),
+        (keras.constraints, keras.constraints.Constraint, keras_objects.CONSTRAINT, keras_names.DENIED["constraint"]),
+        (keras.optimizers, keras.optimizers.Optimizer, keras_objects.OPTIMIZER, keras_names.DENIED["optimizer"]),
         (
             keras.optimizers.schedules,
             keras.optimizers.schedules.LearningRateSchedule,
             keras_objects.SCHEDULE,
-            {"LearningRateSchedule"},
+            keras_names.DENIED["learning rate schedule"],
         ),
-        (keras.losses, keras.losses.Loss, keras_objects.LOSS, {"Loss"}),
-        (keras.metrics, keras.metrics.Metric, keras_objects.METRIC, keras_names.DENIED_METRICS),
+        (keras.losses, keras.losses.Loss, keras_objects.LOSS, keras_names.DENIED["loss"]),
+        (keras.metrics, keras.metrics.Metric, keras_objects.METRIC, keras_names.DENIED["metric"]),
     ]:
         classes = exported(module, base)
         assert set(classes) >= set(denied)
@@ -496,11 +498,60 @@ def test_names_are_those_that_keras_knows(keras):
         if name in keras_names.OPTIMIZERS:
             default = inspect.signature(cls.__init__).parameters["learning_rate"].default
             assert compilation.default_learning_rate({"class_name": name}) == default
+
+
+def operations_of(module):
     from keras.src.ops.operation import Operation
 
-    for module, operations in keras_names.OPERATIONS.items():
-        found = vars(__import__(module, fromlist=["x"]))
-        assert all(issubclass(found[name], Operation) for name in operations)
+    defined = vars(importlib.import_module(module)).values()
+    return {cls.__name__: cls for cls in defined if inspect.isclass(cls) and issubclass(cls, Operation) and cls.__module__ == module}
+
+
+def test_every_operation_of_keras_is_allowed_or_refused_with_a_reason(keras):
+    for module, allowed in keras_names.OPERATIONS.items():
+        denied = keras_names.DENIED_OPERATIONS.get(module, {})
+        assert set(operations_of(module)) == set(allowed) | set(denied) and not set(allowed) & set(denied), module
+
+
+def test_what_keras_writes_for_operations_comes_back_the_same(keras):
+    """Those that make one tensor of one tensor, and need no arguments."""
+    read = []
+    for module, allowed in keras_names.OPERATIONS.items():
+        for name in allowed:
+            inputs = keras.Input((4, 4))
+            try:
+                output = operations_of(module)[name]()(inputs)
+                model = keras.Model(inputs, output)
+            except Exception:  # it needs more than one tensor, or arguments
+                continue
+            if isinstance(output, keras.KerasTensor):
+                round_trip(keras, model)
+                read.append(name)
+    assert len(read) > 90
+
+
+DENIED = [(kind, name) for kind, denied in keras_names.DENIED.items() for name in denied]
+
+
+@pytest.mark.parametrize("kind, name", DENIED)
+def test_what_is_refused_says_why_and_what_to_do_instead(kind, name):
+    check = {
+        "layer": lambda: definition.check({"layers": [name]}),
+        "optimizer": lambda: compilation.check_optimizer(name),
+        "learning rate schedule": lambda: compilation.check_optimizer({"SGD": {"learning_rate": {name: {}}}}),
+        "loss": lambda: compilation.check_loss(name),
+        "metric": lambda: compilation.check_metric(name),
+    }.get(kind, lambda: definition.check(dense(**{"kernel_" + kind: name})))
+    with pytest.raises(InvalidArgument, match="is not allowed") as info:
+        check()
+    assert info.value.hint == keras_names.DENIED[kind][name]
+
+
+def test_the_documentation_lists_what_is_refused():
+    page = (Path(__file__).resolve().parent.parent.parent / "docs" / "definitions.md").read_text("utf-8")
+    operations = [name for denied in keras_names.DENIED_OPERATIONS.values() for name in denied]
+    for name in [name for _, name in DENIED] + operations:
+        assert "`%s`" % name in page, name
 
 
 SAMPLE_ARGUMENTS = {
