@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -11,15 +12,20 @@ from typing import Callable, Optional
 from cerebro_udf.errors import InvalidArgument, NotSupported, OutOfMemory
 from cerebro_udf.segment import memory
 
-CONFIG, WEIGHTS, ABOUT = "config.json", "model.weights.h5", "cerebro.json"
+CONFIG, WEIGHTS, METADATA, ABOUT = "config.json", "model.weights.h5", "metadata.json", "cerebro.json"
 # The largest that a part may say it is; what it unpacks to is never more.
-LONGEST = {CONFIG: 2**24, ABOUT: 2**24, WEIGHTS: 2**31, "metadata.json": 2**20}
+LONGEST = {CONFIG: 2**24, ABOUT: 2**24, WEIGHTS: 2**31, METADATA: 2**20}
 BLOCK_BYTES = 2**22
 # An archive of Keras has three parts. Each entry of a zip file's directory takes ten times its size once it is read.
 ENTRY, MOST_ENTRIES = b"PK\x01\x02", 100
 # The others of Python's unpack whatever a block of them holds, and a block may hold gigabytes.
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 HINT = 'Write it with model.save("model.keras") of Keras 3; ONNX and SavedModel are not read.'
+HINT_KERAS2 = (
+    "Give create_model what to_json() of Keras 2 writes, without the weights. Or make that model in Keras 3,"
+    " hand the weights over by get_weights() and set_weights(), and save it there."
+)
+_KERAS2 = re.compile(rb'"keras_version"\s*:\s*"2\.')
 
 
 @dataclass
@@ -44,6 +50,8 @@ def read(data: bytes, pulse: Callable[[], None]) -> Archive:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as members:
             _check(members)
+            if METADATA in members.namelist() and _KERAS2.search(_member(members, METADATA, pulse)):
+                raise InvalidArgument("the archive was saved by Keras 2", "So says its %s." % METADATA, HINT_KERAS2)
             return Archive(
                 _member(members, CONFIG, pulse).decode(), _member(members, WEIGHTS, pulse),
                 _member(members, ABOUT, pulse).decode() if ABOUT in members.namelist() else None,

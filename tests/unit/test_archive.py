@@ -40,6 +40,14 @@ def test_an_archive_packed_otherwise_than_keras_packs_is_refused_before_it_is_un
     tracemalloc.stop()
 
 
+def test_an_archive_of_keras_2_says_what_to_do_instead():
+    parts = {"config.json": b"{}", "model.weights.h5": b"", "metadata.json": b'{"keras_version": "2.21.0"}'}
+    with pytest.raises(InvalidArgument, match="saved by Keras 2") as raised:
+        archive.read(zipped(**parts), lambda: None)
+    assert "create_model" in raised.value.hint and "set_weights" in raised.value.hint
+    assert archive.read(zipped(**{**parts, "metadata.json": b'{"keras_version": "3.15.1"}'}), lambda: None).config == "{}"
+
+
 def test_a_part_that_holds_more_than_it_says_is_cut_or_refused():
     data = zipped(**{"config.json": b"{}", "model.weights.h5": bytes(2**26)})
     lying = data.replace(struct.pack("<I", 2**26), struct.pack("<I", 10))
