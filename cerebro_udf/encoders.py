@@ -121,7 +121,7 @@ def _merge_feature(spec: dict, parts: List[dict]) -> dict:
             'the arrays of column "%s" are empty' % spec["name"], hint="Leave the column out of the features."
         )
     if encoder == "none":
-        refusals.refuse_rounded(spec["name"], sum(part.get("rounded", 0) for part in parts))
+        refusals.refuse_merged(spec["name"], sum(part.get("merged", 0) for part in parts))
     if encoder == "standardize" or policy is not None:
         mean, scale = _merge_moments(spec["name"], parts)
     if policy is not None:

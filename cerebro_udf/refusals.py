@@ -93,7 +93,7 @@ def refuse_weightless(shard_stats: Sequence[dict]) -> None:
             )
 
 
-def refuse_rounded(name: str, count: int) -> None:
+def refuse_merged(name: str, count: int) -> None:
     """Refuse numbers that would be fed as they are and that single precision does not tell apart.
 
     Raises:
@@ -102,7 +102,7 @@ def refuse_rounded(name: str, count: int) -> None:
     if count:
         raise errors.OutOfRange(
             'column "%s" holds numbers that single precision does not tell apart' % name,
-            detail="%d of its values lie beyond 16,777,216 and would be rounded." % count,
+            detail="%d of its values beyond 16,777,216 would be rounded to others." % count,
             hint='Set its encoder to "standardize", which rounds differences alone; or, if it tells things apart, to "embedding".',
         )
 

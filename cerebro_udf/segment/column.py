@@ -120,7 +120,7 @@ class Numbers(Column):
         super().__init__(name, kept)
         self._encoder = encoder
         self.shape: Optional[Tuple[int, ...]] = None
-        self._rounded = 0
+        self._merged = 0  # values that single precision makes equal to others of the same fetch
         self._moments: Tuple[int, Any, Any] = (0, None, None)
         self._range: Optional[np.ndarray] = None  # least and greatest
 
@@ -130,8 +130,8 @@ class Numbers(Column):
         if self.kept:
             train, values = train[~np.isnan(train)], values[~np.isnan(values)]
         if self._encoder == "none" and values.dtype != np.float32:
-            large = values[np.abs(values) > EXACT_FLOAT32]
-            self._rounded += int((large.astype(np.float32) != large).sum())
+            large = np.unique(values[np.abs(values) >= EXACT_FLOAT32])
+            self._merged += len(large) - len(np.unique(large.astype(np.float32)))
         if not train.size:
             return
         flat = train.reshape(-1, train.shape[-1] if train.ndim > 1 else 1).astype(np.float64)
@@ -152,7 +152,7 @@ class Numbers(Column):
         found = {
             **super().stats(),
             "shape": None if self.shape is None else list(self.shape),
-            "rounded": self._rounded,
+            "merged": self._merged,
             "count": count,
             "mean": None if mean is None else _finite(mean),
             "m2": None if m2 is None else _finite(m2),

@@ -253,11 +253,11 @@ def test_infinite_dates_are_counted_as_infinite_values(read):
 
 
 def test_numbers_that_single_precision_merges_are_counted(read):
-    types = {"at": "double precision", "i": "integer", "r": "real"}
-    read.table(types, "values (1.7e9::float8, 16777217, 1e20::real), (1.7e9 + 1, 16777216, 2)")
+    types = {"at": "double precision", "i": "integer", "r": "real", "far": "double precision"}
+    read.table(types, "values (1.7e9::float8, 16777217, 1e20::real, 0.1e30::float8), (1.7e9 + 1, 16777216, 2, 0.2e30)")
     features = [{"name": name, "type": type_, "kind": "number", "encoder": "none"} for name, type_ in types.items()]
     stats = read(None, features=features)["stats"]["columns"]
-    assert {name: stats[name]["rounded"] for name in stats} == {"at": 1, "i": 1, "r": 0}
+    assert {name: stats[name]["merged"] for name in stats} == {"at": 1, "i": 1, "r": 0, "far": 0}
 
 
 def plain_validation(rows, seed, fraction):
