@@ -8,7 +8,7 @@ stale once a placeholder is bound, and the run compiles by its own options.
 from __future__ import annotations
 
 import copy
-from typing import Any, List
+from typing import Any, Iterator, List
 
 from cerebro_udf import keras_names as names
 from cerebro_udf.errors import nearest
@@ -61,6 +61,18 @@ def class_of(layer: Any) -> Any:
 def config_of(layer: Any) -> dict:
     """The arguments of a layer in full form; none of a placeholder, and of a block whose number is one."""
     return layer.get("config", {}) if isinstance(layer, dict) else {}
+
+
+def objects(value: Any) -> Iterator[dict]:
+    """Yield every object in full form within a value, the outer before the inner: nested models and wrapped layers included."""
+    if isinstance(value, dict):
+        if isinstance(value.get("class_name"), str):
+            yield value
+        for item in value.values():
+            yield from objects(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from objects(item)
 
 
 def _unnamed(value: Any) -> bool:

@@ -215,6 +215,13 @@ def read_by_server(feature: dict) -> Optional[str]:
 # ---- values
 
 
+def spelled(value: Any) -> str:
+    """Return a class as PostgreSQL spells it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
 def number_of(spelled: Optional[str], spelling: str) -> Optional[float]:
     """The number that a column of categories would hold in that place if it were read as ``number``; None for text, NaN for NULL."""
     if spelled is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any, Iterator, List, Tuple
 
+from cerebro_udf.architecture import objects
+
 LAYERS = frozenset(["Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"])
 
 
@@ -25,17 +27,12 @@ def split(definition: dict) -> Tuple[dict, List[float]]:
     return definition, rates
 
 
-def _layers(value: Any) -> Iterator[dict]:
-    """Yield the arguments of every layer that drops, those of nested models and wrapped layers included."""
-    if isinstance(value, dict):
-        arguments = value.get("config")
-        if value.get("class_name") in LAYERS and isinstance(arguments, dict) and _between(arguments.get("rate")):
+def _layers(definition: dict) -> Iterator[dict]:
+    """Yield the arguments of every layer that drops."""
+    for layer in objects(definition):
+        arguments = layer.get("config")
+        if layer["class_name"] in LAYERS and isinstance(arguments, dict) and _between(arguments.get("rate")):
             yield arguments
-        for item in value.values():
-            yield from _layers(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _layers(item)
 
 
 def _between(rate: Any) -> bool:

@@ -177,7 +177,7 @@ def _category(wanted: Any, values: int) -> dict:
 
 def _as_text(value: Any) -> str:
     """A value that stands for NULL in a category, as its column spells it."""
-    return spelled(int(value) if isinstance(value, float) else value)
+    return columns.spelled(int(value) if isinstance(value, float) else value)
 
 
 def _merge_vocabulary(parts: List[dict], wanted: Any, null: bool) -> dict:
@@ -355,13 +355,6 @@ def _of_type(value: Any, type_: str) -> Any:
         value = float(str(np.float32(value))) if type_ == "real" else value
         return int(value) if value.is_integer() and abs(value) < 1e15 else value
     return value
-
-
-def spelled(value: Any) -> str:
-    """Return a class as PostgreSQL spells it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
 
 
 def n_classes(encoders: dict) -> Optional[int]:

@@ -150,8 +150,6 @@ def too_many_classes(label: dict, figure: str) -> errors.WrongColumnType:
 def _shown(value: Any) -> str:
     if isinstance(value, str):
         return '"%s"' % value
-    if isinstance(value, bool):
-        return "true" if value else "false"
     if isinstance(value, float) and math.isfinite(value) and value == int(value) and abs(value) < 1e15:
         return str(int(value))
-    return str(value)
+    return columns.spelled(value)

@@ -7,8 +7,8 @@ from typing import Any, Dict, Optional
 
 import cerebro_udf
 from cerebro_udf import stored
+from cerebro_udf.columns import spelled
 from cerebro_udf.coordinator import programs
-from cerebro_udf.encoders import spelled
 from cerebro_udf.errors import InvalidArgument, NotReady
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment import importing

@@ -26,6 +26,27 @@ def arrays(blob: bytes) -> dict[str, np.ndarray]:
     return load(blob)
 
 
+def best(cluster: Cluster, run: str, shards: int, role: str = ROLE) -> dict[str, np.ndarray]:
+    """The arrays of the first trial's best epoch."""
+    epoch = next(best_epoch for _, _, _, _, best_epoch, _ in ranking(cluster, run, role))
+    return arrays(states(cluster, run, role)[0, epoch * shards])
+
+
+def weights(found: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """The model's variables among the arrays of a state, in order."""
+    return [found["model/%d" % i] for i in range(len([name for name in found if name.startswith("model/")]))]
+
+
+def softmax(y: np.ndarray) -> np.ndarray:
+    e = np.exp(y - y.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def spelled(value) -> str:
+    """A value of Python as PostgreSQL spells it as text."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def history(cluster: Cluster, run: str, role: str = ROLE) -> list[tuple]:
     """What training gave after each epoch of each trial, without times."""
     return cluster.coordinator.execute(

@@ -19,6 +19,7 @@ import pytest
 
 from tests import outcome
 from tests import requirements as requires
+from tests.outcome import spelled
 from tests.session import LINE, LOGIT
 
 WARM = True
@@ -81,10 +82,6 @@ def number(value) -> list[float]:
     return [float(item) for item in value] if isinstance(value, list) else [float(value)]
 
 
-def spelled(value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def cuts(name: str, values: np.ndarray) -> list[float]:
     """Where the buckets of a column begin."""
     settings = ENCODERS[name]["bucketize"]
@@ -114,14 +111,12 @@ class Fitted:
             self.table, session.model(LOGIT), "label", self.features, epochs=2, learning_rate=0.05, encoders=ENCODERS, order="fixed"
         )
         self.encoders = session.rows("select encoders from cerebro.run where run = %s", self.run)[0][0]
-        best = session.rows("select best_epoch from cerebro.trial where run = %s", self.run)[0][0]
-        self.state = outcome.arrays(outcome.states(session.cluster, self.run)[0, best * 3])
+        self.weights = outcome.weights(outcome.best(session.cluster, self.run, shards=3))
         self.probabilities = self._probabilities()
 
     def _probabilities(self) -> np.ndarray:
         """Softmax of a dense layer over standardized numbers, then categories, in feature order."""
-        weights = [self.state["model/%d" % i] for i in range(len([name for name in self.state if name.startswith("model/")]))]
-        numbers, categories = [], []
+        weights, numbers, categories = list(self.weights), [], []
         for name in self.features:
             values, encoder = [row[name] for row in self.rows], ENCODERS.get(name)
             if name in ("mood", "alias") or encoder == "one_hot" or name in ("id", "key"):
@@ -141,9 +136,7 @@ class Fitted:
                 low, width = column.min(axis=0), column.max(axis=0) - column.min(axis=0)
             numbers.append(((column - low) / width).astype(np.float32))
         kernel, bias = weights
-        y = np.concatenate(numbers + categories, axis=1) @ kernel.astype(np.float64) + bias
-        e = np.exp(y - y.max(axis=1, keepdims=True))
-        return e / e.sum(axis=1, keepdims=True)
+        return outcome.softmax(np.concatenate(numbers + categories, axis=1) @ kernel.astype(np.float64) + bias)
 
 
 @pytest.fixture(scope="module")

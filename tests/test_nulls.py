@@ -16,6 +16,7 @@ import pytest
 
 from tests import outcome
 from tests import requirements as requires
+from tests.outcome import spelled
 from tests.session import LOGIT
 
 WARM = True
@@ -65,10 +66,6 @@ def number(value) -> float:
     return float(np.datetime64(value).astype("datetime64[s]").astype(int)) if isinstance(value, str) else float(value)
 
 
-def spelled(value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 class Fitted:
     """A run that keeps NULLs, and what numpy makes of its weights for the rows that are not skipped."""
 
@@ -80,8 +77,7 @@ class Fitted:
         self.options = {"nulls": NULLS, "encoders": ENCODERS, "epochs": 2, "learning_rate": 0.05, "order": "fixed"}
         self.run = session.fit(self.table, session.model(LOGIT), "label", FEATURES, **self.options)
         self.encoders = session.rows("select encoders from cerebro.run where run = %s", self.run)[0][0]
-        best = session.rows("select best_epoch from cerebro.trial where run = %s", self.run)[0][0]
-        self.state = outcome.arrays(outcome.states(session.cluster, self.run)[0, best * 3])
+        self.weights = outcome.weights(outcome.best(session.cluster, self.run, shards=3))
         self.known = [n for n, row in enumerate(self.rows) if row["sure"] is not None]
         self.probabilities = self._probabilities()
 
@@ -114,8 +110,7 @@ class Fitted:
         return [places.get(v if v is None else spelled(v), 0) for v in given], len(texts) + 1
 
     def _probabilities(self) -> np.ndarray:
-        weights = [self.state["model/%d" % i] for i in range(len([name for name in self.state if name.startswith("model/")]))]
-        numbers, categories = [], []
+        weights, numbers, categories = list(self.weights), [], []
         for name in FEATURES:
             values = [self.rows[n][name] for n in self.known]
             if name in ("value", "told", "both", "mean", "plain", "sure"):
@@ -126,9 +121,7 @@ class Fitted:
                 categories.append((weights.pop(0) if embedded else np.eye(size))[codes])
         kernel, bias = weights
         x = np.concatenate([np.stack(numbers, axis=1).astype(np.float32), *categories], axis=1)
-        y = x @ kernel.astype(np.float64) + bias
-        e = np.exp(y - y.max(axis=1, keepdims=True))
-        return e / e.sum(axis=1, keepdims=True)
+        return outcome.softmax(x @ kernel.astype(np.float64) + bias)
 
 
 @pytest.fixture(scope="module")

@@ -70,9 +70,7 @@ class Fitted:
             "select encoders, encoders -> 'label' ->> 'task' from cerebro.run where run = %s", self.run
         )[0]
         self.classes = self.encoders["label"].get("classes")
-        best = session.rows("select best_epoch from cerebro.trial where run = %s", self.run)[0][0]
-        states = outcome.states(session.cluster, self.run)
-        self.state = outcome.arrays(states[0, best * 3])
+        self.state = outcome.best(session.cluster, self.run, shards=3)
         self.model = self._model(definition)
 
     def inputs(self) -> np.ndarray:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Dict, List, Optional, Tuple
 
+from cerebro_udf import columns
 from cerebro_udf import encoders as encoding
 from cerebro_udf.coordinator import curves
 from cerebro_udf.coordinator import options as run_options
@@ -110,4 +111,4 @@ def _values_only(record: dict) -> None:
 
 
 def _spelled(judge: Judge) -> List[str]:
-    return [encoding.spelled(value) for value in encoding.classes(judge.encoders["label"])]
+    return [columns.spelled(value) for value in encoding.classes(judge.encoders["label"])]

@@ -105,7 +105,7 @@ def _trials(options: run_options.Options, definition: dict, maker: Maker) -> Tup
 
 
 def _key(unit: Unit) -> str:
-    return "%d %s" % (len(unit.members), programs.shape(unit.members[0].order))
+    return "%d %s" % (len(unit.members), unit.members[0].shape)
 
 
 def _alike(units: Sequence[Unit]) -> Dict[str, Unit]:
@@ -147,7 +147,7 @@ class _Forecast:
                 costs.setdefault("alone " + key, [m.alone(members) for m in measured])
                 keys += ["alone " + key] * members
         warm = {key for key in keys if key.replace("alone ", "") in tried}
-        self.kinds = len({programs.shape(unit.members[0].order) for unit in units})
+        self.kinds = len({unit.members[0].shape for unit in units})
         self.state_bytes = max(m.state_bytes for measured in tried.values() for m in measured)
         self.trace_seconds = max(sum(measured[segment].trace for measured in tried.values()) for segment in range(len(rows)))
         phases = len(rows) + sum(1 for _, held in rows if held)

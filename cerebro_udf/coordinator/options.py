@@ -18,6 +18,7 @@ from cerebro_udf.coordinator import search as searching
 from cerebro_udf.coordinator.space import ABSENT, Axis
 from cerebro_udf.coordinator.space import parse as parse_space
 from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
+from cerebro_udf.keras_objects import show
 
 MAX_INTEGER = 2**31 - 1  # of PostgreSQL's integer, which is what the catalog stores
 MAX_SEED = 2**63 - 1
@@ -198,7 +199,7 @@ def _read(options: Optional[dict], readers: Dict[str, Callable[[str, Any], Any]]
     if not isinstance(options, dict):
         raise InvalidArgument(
             "options must be a JSON object",
-            "It is %s." % _show(options),
+            "It is %s." % show(options),
             'Write {"epochs": 5, "batch_size": 64}.',
         )
     result = {}
@@ -212,14 +213,9 @@ def _read(options: Optional[dict], readers: Dict[str, Callable[[str, Any], Any]]
     return result
 
 
-def _show(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
 def _wrong(key: str, value: Any, form: str) -> InvalidArgument:
     return InvalidArgument(
-        'option "%s" has a wrong value' % key, "The value is %s." % _show(value), "Accepted is %s." % form
+        'option "%s" has a wrong value' % key, "The value is %s." % show(value), "Accepted is %s." % form
     )
 
 
@@ -436,7 +432,7 @@ def _refuse_plateau_of_schedule(options: Options) -> None:
         if isinstance(rate, dict):
             raise InvalidArgument(
                 'option "reduce_on_plateau" and a learning-rate schedule exclude each other',
-                "A learning rate is %s." % _show(rate),
+                "A learning rate is %s." % show(rate),
                 "Leave reduce_on_plateau out, or give the learning rate as a number.",
             )
 

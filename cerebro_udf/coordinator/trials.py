@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
@@ -38,6 +39,11 @@ class Trial:
     status: str = "waiting"
     error: Optional[str] = None
     stopped: Optional[str] = None  # why it ended before its last epoch
+
+    @functools.cached_property
+    def shape(self) -> str:
+        """What trials must have in common to be trained as one, see ``programs.shape``; an order never changes in it."""
+        return programs.shape(self.order)
 
     @property
     def ended(self) -> bool:
@@ -120,7 +126,7 @@ def group(trials: Iterable[Trial], segments: int, fuse: bool) -> List[Unit]:
         return [Unit([trial]) for trial in trials]
     alike: Dict[Any, List[Trial]] = {}
     for trial in trials:
-        alike.setdefault((programs.shape(trial.order), trial.epoch, tuple(sorted(trial.done))), []).append(trial)
+        alike.setdefault((trial.shape, trial.epoch, tuple(sorted(trial.done))), []).append(trial)
     # Units of different programs take different times; two for every segment even that out.
     wanted = segments * (2 if len(alike) > 1 else 1)
     largest = max(1, min(MAX_GROUP, len(trials) // wanted))

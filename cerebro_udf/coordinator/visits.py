@@ -8,7 +8,6 @@ from typing import Callable, Dict, List, Set, Tuple
 
 from cerebro_udf import faults
 from cerebro_udf.catalog import Ledger
-from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator.links import Reply
 from cerebro_udf.coordinator.scheduler import Order
 from cerebro_udf.coordinator.segments import Segments, cells, split
@@ -170,4 +169,4 @@ class Visits:
 
 def _kind(members: List[Trial]) -> tuple:
     """What groups have in common that are as fast as each other; empty for a trial alone."""
-    return (programs.shape(members[0].order), len(members)) if len(members) > 1 else ()
+    return (members[0].shape, len(members)) if len(members) > 1 else ()

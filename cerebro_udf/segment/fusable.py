@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Iterator, Optional
+from typing import Optional
 
 from cerebro_udf import encoders
+from cerebro_udf.architecture import objects
 
 # Not tried, since they lose (measured on CPUs): one kernel of a convolution keeps a core busy by itself, and members in
 # the place of a batch only leave the cache (0.7x); the steps of a recurrent layer are a loop that gains little (1.0x).
@@ -33,7 +34,7 @@ def refusal(spec: dict) -> Optional[str]:
         The reason, in a few words. None does not promise anything: TensorFlow may have no vectorized form of an
         operation, which shows when the program is traced.
     """
-    classes = set(_classes(spec["definition"]))
+    classes = {found["class_name"] for found in objects(spec["definition"])}
     for name in sorted(classes):
         if LOSING_LAYERS.search(name):
             return "%s loses by it" % name
@@ -51,15 +52,3 @@ def refusal(spec: dict) -> Optional[str]:
         if optimizer["class_name"] not in SUMMING_OPTIMIZERS or any(config.get(name) for name in CLIPPING):
             return "embeddings under optimizer %s" % optimizer["class_name"]
     return None
-
-
-def _classes(config: Any) -> Iterator[str]:
-    """Yield every class name in a definition, nested models and wrapped layers included."""
-    if isinstance(config, dict):
-        if isinstance(config.get("class_name"), str):
-            yield config["class_name"]
-        for value in config.values():
-            yield from _classes(value)
-    elif isinstance(config, list):
-        for value in config:
-            yield from _classes(value)

@@ -15,7 +15,6 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 
 import numpy as np
 
-from cerebro_udf import dropout
 from cerebro_udf.errors import TrialFailed
 from cerebro_udf.segment import memory, state
 from cerebro_udf.segment.program import Program
@@ -63,7 +62,6 @@ class FusedProgram(Program):
         self.model = _Members(program, program._named(*_GROUPS), size)
         self._loops: Dict[Any, Any] = {}
         self._seconds_per_batch: Dict[tuple, float] = {}
-        self.set_dropouts([dropout.split(program.spec["definition"])[1]])
 
     def set_states(self, blobs: Sequence[bytes], rates: Sequence[Optional[float]], *groups: str) -> None:
         """Stack states; where there are fewer than members, the last one stands in for those that lack.
@@ -144,7 +142,7 @@ class _Members:
             name: tf.Variable(tf.zeros((size, *variable.shape), variable.dtype), trainable=False)
             for name, variable in variables.items()
         }
-        self.dropout = tf.Variable(tf.zeros((size, self._dropout.count, 2), tf.float64), trainable=False)
+        self.dropout = tf.Variable(tf.stack([self._dropout.current] * size), trainable=False)
         self.steps = [name for name, variable in variables.items() if variable is self._model.optimizer.iterations]
         self._adam = adam.of(self._model, {id(v): name for name, v in variables.items()}, self.stacks)
 

@@ -192,7 +192,7 @@ def _spelled(feature: dict, value: Any) -> str:
     """Return a category as its column spells it."""
     spelling = columns.of(feature["type"]).spelling
     if spelling == "boolean" and isinstance(value, bool):
-        return encoding.spelled(value)
+        return columns.spelled(value)
     if spelling == "integer" and isinstance(value, (int, float)) and not isinstance(value, bool) and value == value // 1:
         return str(int(value))
     if spelling == "text" and isinstance(value, str):

@@ -13,8 +13,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 
 import numpy as np
 
-from cerebro_udf import encoders as encoding
 from cerebro_udf import faults, refusals, tensors
+from cerebro_udf.columns import spelled
 from cerebro_udf.errors import DuplicateKey, NoPrivilege, NotReady, NullInData, ReadOnly
 from cerebro_udf.marks import Mark, copy_grants
 from cerebro_udf.segment import reading, specs
@@ -241,7 +241,7 @@ class _Answers:
     """
 
     def __init__(self, classes: Optional[list], all_probabilities: bool, tail: str):
-        self._spelled = None if classes is None else {value: encoding.spelled(value) for value in classes}
+        self._spelled = None if classes is None else {value: spelled(value) for value in classes}
         self._all, self._tail = all_probabilities, tail
         self.none = "," * (1 if classes is None else 2 + all_probabilities) + tail
 

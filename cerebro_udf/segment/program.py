@@ -182,7 +182,7 @@ class Program:
         Raises:
             InvalidArgument: there are more or fewer layers, or these are no rates.
         """
-        self.dropout.assign(self.dropout.values(rates))
+        self.dropout.current.assign(self.dropout.values(rates))
 
     def learning_rate(self) -> float:
         """Return the rate that the next minibatch would be trained with."""

@@ -20,21 +20,23 @@ class DropoutRates:
     Args:
         model: Built from a definition that ``dropout.split`` returned; its layers read their rates here from now on.
         count: How many rates there are.
+
+    Attributes:
+        current: What the model drops at; float64 (count, 2), of each layer the rate, and by what is kept is multiplied.
     """
 
     def __init__(self, model: keras.Model, count: int):
         layers = [layer for layer in model._flatten_layers() if type(layer).__name__ in dropout.LAYERS and 0 < layer.rate < 1]
-        self.count = count
         self._layers = sorted(layers, key=lambda layer: layer.rate)  # which tells their places
         if len(self._layers) != count:
             raise TrialFailed("the model has %d layers of dropout, its definition %d" % (len(self._layers), count))
-        self._values = tf.Variable(np.zeros((count, 2)), trainable=False)  # per layer: rate, and what is kept times that
+        self.current = tf.Variable(np.zeros((count, 2)), trainable=False)
         self._member: Any = None
         for position, layer in enumerate(self._layers):
             layer.call = self._call(layer, position)
 
     def values(self, rates: Sequence[float]) -> np.ndarray:
-        """Return float64 (count, 2): what :meth:`assign` and :meth:`member` take.
+        """Return float64 (count, 2): what ``current`` and :meth:`member` take.
 
         Raises:
             InvalidArgument: there are more or fewer, or they are no rates.
@@ -55,10 +57,6 @@ class DropoutRates:
             rows.append(rounded.astype(np.float64))
         return np.array(rows).reshape(len(rows), 2)
 
-    def assign(self, values: np.ndarray) -> None:
-        """Have the model drop at these rates."""
-        self._values.assign(values)
-
     @contextlib.contextmanager
     def member(self, values: Any) -> Iterator[None]:
         """Have what is traced within drop at the rates of a tensor (count, 2)."""
@@ -73,7 +71,7 @@ class DropoutRates:
             """Do what Keras' layer does, bit for bit, the rate being a tensor."""
             if not training:
                 return inputs
-            rate, scale = tf.unstack(tf.cast((self._values if self._member is None else self._member)[position], inputs.dtype))
+            rate, scale = tf.unstack(tf.cast((self.current if self._member is None else self._member)[position], inputs.dtype))
             shape = layer._get_noise_shape(inputs) if hasattr(layer, "_get_noise_shape") else layer.noise_shape
             found = tf.shape(inputs)
             shape = found if shape is None else [found[i] if n is None else n for i, n in enumerate(shape)]
