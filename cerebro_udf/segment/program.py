@@ -6,6 +6,7 @@ per step; its results are bit for bit those of ``train_on_batch`` over the same 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -17,6 +18,7 @@ import tensorflow as tf
 from cerebro_udf import dropout, encoders, optimizers
 from cerebro_udf.segment import network, seeds, serving, state
 from cerebro_udf.segment import weights as begun
+from cerebro_udf.segment.beginning import Beginning
 from cerebro_udf.segment.varying import DropoutRates
 
 SLICE_SECONDS = 0.25  # the longest that a cancel waits, unless one minibatch takes longer
@@ -66,6 +68,8 @@ class Program:
         TrialFailed: the model does not fit the data, or Keras refuses it.
     """
 
+    _calling = staticmethod(contextlib.nullcontext)  # what loops are called in
+
     def __init__(self, spec: dict):
         self.spec = spec
         self.signature = signature(spec)
@@ -83,9 +87,10 @@ class Program:
             for name, variable in self._named("model", "optimizer", "metric").items()
         }
         # What optimizer and metrics begin with depends on no seed: kept from this first build.
-        self._beginning = {
+        self._unseeded = {
             name: _constant(network.snapshot(variable)) for name, variable in self._named("optimizer", "metric").items()
         }
+        self._beginning = Beginning(spec)
         averages = serving.averages(self.model)
         self._about = {"program": self.signature, **({"averages": json.dumps(averages)} if averages else {})}
         rate = network.learning_rate_variable(self.model.optimizer)
@@ -117,15 +122,18 @@ class Program:
         Raises:
             TrialFailed: the weights do not fit the model.
         """
-        fresh = network.bare(spec or self.spec, seed)
-        if weights is not None:
+        if weights is None:
+            values = self._beginning.values(seed)
+        else:
+            fresh = network.bare(self.spec, seed)
             begun.assign(fresh, network.body_of(fresh, self.spec), weights)
-        arrays = {"model/%d" % i: network.snapshot(variable) for i, variable in enumerate(fresh.variables)}
+            values = [network.snapshot(variable) for variable in fresh.variables]
+        arrays = {"model/%d" % i: value for i, value in enumerate(values)}
         if generators is not None:
             for position, (name, seeded) in enumerate(self.generators.items()):
                 if not seeded:
                     arrays[name] = np.array([seeds.generator_seed(generators, position), 0], arrays[name].dtype)
-        arrays.update(self._beginning)
+        arrays.update(self._unseeded)
         if self._rate_name is not None:
             rate = network.learning_rate(spec or self.spec)
             arrays[self._rate_name] = np.asarray(rate, arrays[self._rate_name].dtype)
@@ -265,7 +273,7 @@ class Program:
         while position < rows:
             stop = min(rows, position + batches * batch_size)
             started = time.perf_counter()
-            with network.one_trial_fails():
+            with network.one_trial_fails(), self._calling():
                 loop(data, *rest, tf.constant(position), tf.constant(stop), tf.constant(batch_size)).numpy()
             seconds = time.perf_counter() - started
             train_seconds += seconds
@@ -291,7 +299,7 @@ class Program:
         step = self._train_slice if kind == "train" else self._validate_slice
         scalar = tf.TensorSpec((), tf.int32)
         rows = tf.nest.map_structure(lambda t: tf.TensorSpec((None, *t.shape[1:]), t.dtype), [data, *rest])
-        with network.one_trial_fails():
+        with network.one_trial_fails(), self._calling():
             loop = tf.function(
                 step, input_signature=[*rows, scalar, scalar, scalar], autograph=False, jit_compile=False
             ).get_concrete_function()
