@@ -68,7 +68,7 @@ class Beginning:
         for i, (variable, value) in enumerate(zip(model.variables, values)):
             initializer = made.get(id(variable))
             seed = int(value[0]) if i in generators else getattr(initializer, "seed", None)
-            if isinstance(initializer, _CONSTANT) or (str(seed) in given and seed not in numbers):
+            if isinstance(initializer, _CONSTANT) or (isinstance(seed, int) and str(seed) in given and seed not in numbers):
                 draws.append(_always(value))
                 continue
             if seed not in numbers or str(seed) in given or not (i in generators or isinstance(initializer, keras.initializers.Initializer)):
