@@ -71,7 +71,7 @@ class Beginning:
             if isinstance(initializer, _CONSTANT) or (isinstance(seed, int) and str(seed) in given and seed not in numbers):
                 draws.append(_always(value))
                 continue
-            if seed not in numbers or str(seed) in given or not (i in generators or isinstance(initializer, keras.initializers.Initializer)):
+            if seed not in numbers or str(seed) in given:
                 return None
             place = numbers.index(seed)
             draw = _generator(place, value.dtype) if i in generators else _initialized(initializer, place, variable)

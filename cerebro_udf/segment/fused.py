@@ -24,7 +24,6 @@ import keras  # isort: skip
 import tensorflow as tf  # isort: skip
 from keras.src.backend.tensorflow.optimizer import TFOptimizer  # isort: skip
 from keras.src.optimizers.base_optimizer import BaseOptimizer  # isort: skip
-from tensorflow.python.eager import context  # isort: skip
 from tensorflow.python.ops.parallel_for import pfor  # isort: skip
 
 # By how much a weight or a metric may differ after an epoch from what unfused training gives, relative to the largest of
@@ -38,20 +37,6 @@ STACK_BYTES = 256 * 2**20
 _GROUPS = ("model", "optimizer", "metric")
 
 
-@contextlib.contextmanager
-def _unrewritten() -> Iterator[None]:
-    """Have TensorFlow run graphs as they were traced. To rewrite one takes it as long as tracing, and stacks gain nothing by it."""
-    config = tf.compat.v1.ConfigProto()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    current = context.context()
-    before = current.function_call_options
-    current.function_call_options = context.FunctionCallOptions(config_proto=config)
-    try:
-        yield
-    finally:
-        current.function_call_options = before
-
-
 class FusedProgram(Program):
     """Members that are trained and validated as one; ``train`` and ``validate`` are those of ``Program``.
 
@@ -63,8 +48,6 @@ class FusedProgram(Program):
         TrialFailed: the stacks don't fit the memory, or are larger than what gains by it. Tracing raises it too, where
             TensorFlow has no vectorized form of an operation.
     """
-
-    _calling = staticmethod(_unrewritten)
 
     def __init__(self, program: Program, size: int):
         needed = size * sum(np.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in program._expected.values())

@@ -6,7 +6,6 @@ per step; its results are bit for bit those of ``train_on_batch`` over the same 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import time
@@ -67,8 +66,6 @@ class Program:
         InvalidArgument: something in the spec isn't allowed.
         TrialFailed: the model does not fit the data, or Keras refuses it.
     """
-
-    _calling = staticmethod(contextlib.nullcontext)  # what loops are called in
 
     def __init__(self, spec: dict):
         self.spec = spec
@@ -273,7 +270,7 @@ class Program:
         while position < rows:
             stop = min(rows, position + batches * batch_size)
             started = time.perf_counter()
-            with network.one_trial_fails(), self._calling():
+            with network.one_trial_fails():
                 loop(data, *rest, tf.constant(position), tf.constant(stop), tf.constant(batch_size)).numpy()
             seconds = time.perf_counter() - started
             train_seconds += seconds
@@ -299,7 +296,7 @@ class Program:
         step = self._train_slice if kind == "train" else self._validate_slice
         scalar = tf.TensorSpec((), tf.int32)
         rows = tf.nest.map_structure(lambda t: tf.TensorSpec((None, *t.shape[1:]), t.dtype), [data, *rest])
-        with network.one_trial_fails(), self._calling():
+        with network.one_trial_fails():
             loop = tf.function(
                 step, input_signature=[*rows, scalar, scalar, scalar], autograph=False, jit_compile=False
             ).get_concrete_function()

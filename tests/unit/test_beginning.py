@@ -26,6 +26,7 @@ DENSE = [
     {"GaussianNoise": {"stddev": 0.1}},
     {"Dense": {"units": 3, "kernel_initializer": "he_normal", "bias_initializer": "random_uniform"}},
 ]
+CODES = [{"name": "a", "size": 5, "encoder": "embedding", "dim": 2}, {"name": "b", "size": 3, "encoder": "one_hot"}]
 LSTM = [{"Reshape": {"target_shape": [3, 2]}}, {"LSTM": {"units": 4}}, {"Dense": {"units": 3}}]
 GRU = [{"Reshape": {"target_shape": [3, 2]}}, {"Bidirectional": {"layer": {"GRU": {"units": 4}}}}, {"Dense": {"units": 3}}]
 
@@ -42,9 +43,7 @@ def attention():
 SPECS = {
     "dense": spec(DENSE),
     "convolutions": spec(DEEP, part(numbers=(5, 5, 2))),
-    "categories": spec(
-        [{"Dense": {"units": 3}}], part(codes=[{"name": "a", "size": 5, "encoder": "embedding", "dim": 2}, {"name": "b", "size": 3, "encoder": "one_hot"}])
-    ),
+    "categories": spec([{"Dense": {"units": 3}}], part(codes=CODES)),
     "attention": {**spec(DENSE), "definition": definition.bind(attention(), {"classes": 3, "input_shape": [6]})},
     "gru": spec(GRU),
     "half precision": {**spec(DENSE), "precision": "mixed_bfloat16"},
