@@ -42,4 +42,4 @@ AS $$
 from cerebro_udf import entry
 return entry.worker(plpy, GD, "predict_table", spec, state)
 $$;
-COMMENT ON FUNCTION cerebro_internal.worker_predict_table(jsonb, bytea) IS 'Make, fill, index, list or drop tables of predictions on this segment';
+COMMENT ON FUNCTION cerebro_internal.worker_predict_table(jsonb, bytea) IS 'Fill tables of predictions on this segment';

@@ -152,3 +152,15 @@ from cerebro_udf import entry
 return entry.worker(plpy, GD, "judge", spec, blobs)
 $$;
 COMMENT ON FUNCTION cerebro_internal.worker_judge(jsonb, bytea[]) IS 'One step of judging a trained model on the loaded shard';
+
+CREATE OR REPLACE FUNCTION cerebro_internal.worker_stage(
+    spec jsonb
+)
+RETURNS jsonb
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.worker(plpy, GD, "stage", spec)
+$$;
+COMMENT ON FUNCTION cerebro_internal.worker_stage(jsonb) IS 'Make, index, list or drop tables of hidden names on this segment, which become parts of a call''s target';

@@ -331,7 +331,7 @@ NONSENSE = {
     "ranks": [("halves", [*LIST, [], [None], [1, 1], [[2**16], None]])],
     "survey": [("step", [*TEXT, "other"]), ("schemas", [*LIST, [1]]), ("coordinator", TEXT)],
     "make": [
-        ("schema", TEXT), ("carried", [*LIST, [1]]), ("predicted", [*LIST, [1], [["a"]]]), ("mark", [*TEXT, "none"]),
+        ("schema", TEXT), ("carried", [*LIST, [1]]), ("added", [*LIST, [1], [["a"]]]), ("mark", [*TEXT, "none"]),
         ("parts", [*LIST, [1]]), ("parts 0 name", TEXT), ("parts 0 relation", TEXT), ("parts 0 columns", [*OBJECT, {}]),
         ("parts 0 like", [1]),
     ],
@@ -351,7 +351,7 @@ def sensible(worker, step: str) -> dict:
     member = member_of(program, None, 0)
     reads = [{"relation": worker.relation, "where": None, "columns": {name: name for name in "aby"}}]
     judging = {"run": RUN, "program": program, "batch_size": 16, "step": step, "shard": 0}
-    mark = Mark("r", "s", "t", ["a"], "none", 1).text()
+    mark = Mark("predict_table", "s", "t", "none", 1, "r", ["a"]).text()
     return {
         "claim": {"group": "g"},
         "start": {"threads": 1},
@@ -366,7 +366,7 @@ def sensible(worker, step: str) -> dict:
         "count": {**judging, "edges": [[0.0]]},
         "ranks": {**judging, "halves": [None, None]},
         "survey": {"step": step, "schemas": ["worker"], "coordinator": "none"},
-        "make": {"step": step, "schema": "worker", "carried": ["a"], "predicted": [["p", "real"]], "mark": mark,
+        "make": {"step": step, "schema": "worker", "carried": ["a"], "added": [["p", "real"]], "external": [], "mark": mark,
                  "parts": [{"name": "made", "relation": worker.relation, "columns": {"a": "a"}, "like": None}]},
         "index": {"step": step, "tables": [], "key": ["a"]},
         "drop": {"step": step, "coordinator": "none", "names": []},
@@ -396,6 +396,8 @@ def test_an_order_that_makes_no_sense_is_refused_as_such(worker, step):
         worker.call("judge", Jsonb({**spec, "step": "assign"}), [worker.init(spec["program"])[1]])
         if step in ("scores", "count"):
             worker.call("judge", Jsonb({**spec, "step": "predict"}), [])
+    elif step in ("survey", "make", "index", "drop"):
+        door, blobs = "stage", []
     elif "step" in spec:
         door, blobs = "predict_table", [worker.init(spec["program"])[1] if step == "model" else b""]
     else:

@@ -1,9 +1,9 @@
-"""The table that predictions go into: found or made in the caller's own transaction."""
+"""The table that a call writes: found or made in the caller's own transaction."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List, Optional
+from typing import Dict, Optional, Sequence
 
 from cerebro_udf.coordinator.source import Source
 from cerebro_udf.errors import (
@@ -108,8 +108,12 @@ def find(plpy, target: str, schema: Optional[str]) -> Target:
     )  # fmt: skip
 
 
-def refuse(target: Target, if_exists: str, source: Source, key: List[str]) -> None:
+def refuse(target: Target, call: str, if_exists: str, source: Source, key: Sequence[str] = ()) -> None:
     """Refuse a target that exists, as far as ``if_exists`` does.
+
+    Args:
+        call: As in ``Mark``.
+        key: Of predictions.
 
     Raises:
         AlreadyExists, InvalidArgument, NotSupported, NotReady, NoPrivilege.
@@ -119,22 +123,23 @@ def refuse(target: Target, if_exists: str, source: Source, key: List[str]) -> No
     if target.oid == source.oid:
         raise InvalidArgument("table %s cannot be source and target" % target.qualified, None, "Name another target.")
     if if_exists == "error":
+        ways = '"replace"' if call == "pack" else '"replace" or "append"'
         raise AlreadyExists(
-            "table %s already exists" % target.qualified, None, 'Choose another name, or set options.if_exists to "replace" or "append".'
+            "table %s already exists" % target.qualified, None, "Choose another name, or set options.if_exists to %s." % ways
         )
     if target.kind not in ("r", "p"):
         raise NotSupported("%s is not a table" % target.qualified, None, "Name another target.")
     if if_exists == "replace":
-        if target.mark is None:
+        if target.mark is None or target.mark.call != call:
             raise NotReady(
-                "table %s was not made by cerebro.predict_table" % target.qualified,
+                "table %s was not made by cerebro.%s" % (target.qualified, call),
                 "Only such a table is replaced.",
                 "DROP TABLE %s; or name another target." % target.qualified,
             )
         if not target.mine:
             raise NoPrivilege("must be owner of table %s" % target.qualified, None, "Name another target, or become a member of its owner.")
         if target.policies:
-            raise has_policies(target.qualified)
+            raise has_policies(target.qualified, call)
         return
     if target.kind == "p" and not target.writable:  # its parts are written to where they are, and not through it
         raise NoPrivilege(

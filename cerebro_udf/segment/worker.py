@@ -461,3 +461,10 @@ def predict_table(plpy, gd: dict, spec: dict, blob: Optional[bytes]) -> Report:
     if blob is None:
         blob, session.incoming = b"".join(session.incoming), []
     return tables.step(plpy, session, spec, blob, Pulse(plpy).check)
+
+
+def stage(plpy, gd: dict, spec: dict) -> Report:
+    """Do one step with tables of hidden names, see ``segment.staging.step``."""
+    from cerebro_udf.segment import staging
+
+    return staging.step(plpy, spec)
