@@ -24,7 +24,7 @@ A stored encoders object (JSON, floats survive the round trip)::
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def merge(
     label: Optional[dict],
     shard_stats: Sequence[dict],
     nulls: Any = "error",
-    validation: float = 0.0,
+    validation: Union[float, dict] = 0.0,
 ) -> dict:
     """Merge what the shards of a run report into one encoders object.
 
@@ -53,7 +53,7 @@ def merge(
         shard_stats: ``segment.shard.Shard.stats()`` of every shard, in shard order.
         nulls: The option of that name; rows with NULL, NaN or infinite values that are not kept are an error or already
             skipped.
-        validation: The fraction asked for; above 0 there must be validation rows.
+        validation: The option; unless it is 0 there must be validation rows.
 
     Raises:
         NullInData, RaggedArrays, BadData, WrongColumnType, InvalidArgument, NotSupported: see the messages.
@@ -75,7 +75,7 @@ def merge(
     return result
 
 
-def reuse(encoders: dict, shard_stats: Sequence[dict], nulls: Any, validation: float) -> dict:
+def reuse(encoders: dict, shard_stats: Sequence[dict], nulls: Any, validation: Union[float, dict]) -> dict:
     """Take the encoders of an earlier run over for new rows, so that its weights mean the same: only the counts are new.
 
     Texts that the earlier run has not seen share the code of unknown ones, as they do in predictions.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
-from typing import Any, Sequence
+from typing import Any, Optional, Sequence, Union
 
 from cerebro_udf import columns, errors
 
 CLASSES = 1_000  # of a label, at most
+NAMED_CLASSES = 10  # in a message
 
 
 def refuse_unusable(shard_stats: Sequence[dict], nulls: Any) -> None:
@@ -107,20 +109,39 @@ def refuse_merged(name: str, count: int) -> None:
         )
 
 
-def refuse_empty_part(rows: int, train: int, validation: float) -> None:
+def refuse_empty_part(rows: int, train: int, validation: Union[float, dict]) -> None:
+    """Refuse a run without training rows, or without those for validation that it asks for.
+
+    Args:
+        rows, train: Counts of rows.
+        validation: The option.
+    """
     if train == 0:
         raise errors.BadData(
             "no training rows are left",
             detail="All %d rows fell into the validation part." % rows,
-            hint='Lower the option "validation".',
+            hint='Change the option "validation" so that it holds fewer rows out.',
         )
-    if validation > 0 and train == rows:
+    if validation and train == rows:
+        shown = "fraction is %g" % validation if isinstance(validation, float) else "option is %s" % json.dumps(validation)
         raise errors.BadData(
             "no row fell into the validation part",
-            detail="The source has %d rows, the validation fraction is %g; rows of equal values fall on one side."
-            % (rows, validation),
-            hint='Raise the option "validation", or set it to 0.',
+            detail="The source has %d rows, the validation %s." % (rows, shown),
+            hint='Change the option "validation" so that it holds more rows out, or set it to 0.',
         )
+
+
+def untrained_classes(label: dict) -> Optional[str]:
+    """What to say of classes that no training row has, None where every class has one.
+
+    Args:
+        label: Of the encoders.
+    """
+    missing = [value for value, count in zip(label.get("classes", ()), label.get("counts", ())) if not count]
+    if not missing:
+        return None
+    named = ", ".join(map(_shown, missing[:NAMED_CLASSES])) + ", …" * (len(missing) > NAMED_CLASSES)
+    return 'no training row has the value%s %s of label "%s": models learn nothing of it' % ("s" * (len(missing) > 1), named, label["name"])
 
 
 def refuse_constant_label(name: str, value: Any) -> None:

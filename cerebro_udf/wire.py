@@ -8,6 +8,16 @@ from typing import Any, List
 MESSAGE_BYTES = 64 * 2**20  # a longer state goes in parts of this size, and is stored so
 PROGRESS_PREFIX = "cerebro-progress "  # of a notice of JSON, sent in the middle of a visit
 
+# Of the option ``validation``, where it is an object: the keys that go together, and those that name a column.
+VALIDATION_FORMS = [
+    set(keys.split())
+    for keys in (
+        "fraction", "fraction stratify", "column", "group fraction", "time fraction", "time from",
+        "folds fold", "folds fold group", "folds fold stratify",
+    )
+]  # fmt: skip
+VALIDATION_COLUMNS = ("column", "group", "time")
+
 
 def parts(blob: bytes) -> List[bytes]:
     """Cut a state as it is sent and stored: into one message or more, none longer than ``MESSAGE_BYTES``."""

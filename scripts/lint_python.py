@@ -32,11 +32,13 @@ PURE = (
     "precision.py",
     "refusals.py",
     "tensors.py",
+    "wire.py",
     "coordinator/directions.py",
     "coordinator/matching.py",
     "coordinator/options.py",
     "coordinator/per_column.py",
     "coordinator/pruners.py",
+    "coordinator/ranks.py",
     "coordinator/samplers.py",
     "coordinator/scheduler.py",
     "coordinator/search.py",
@@ -44,6 +46,7 @@ PURE = (
     "coordinator/space.py",
     "coordinator/stopping.py",
     "coordinator/study.py",
+    "coordinator/validation.py",
     "coordinator/weights.py",
     "coordinator/work.py",
 )
@@ -56,7 +59,8 @@ PURE_IMPORTS = frozenset(
     " cerebro_udf.coordinator.directions cerebro_udf.coordinator.matching cerebro_udf.coordinator.options"
     " cerebro_udf.coordinator.per_column cerebro_udf.coordinator.pruners cerebro_udf.coordinator.samplers"
     " cerebro_udf.coordinator.scheduler cerebro_udf.coordinator.search cerebro_udf.coordinator.space"
-    " cerebro_udf.coordinator.stopping cerebro_udf.coordinator.weights cerebro_udf.coordinator.work".split()
+    " cerebro_udf.coordinator.stopping cerebro_udf.coordinator.validation cerebro_udf.coordinator.weights"
+    " cerebro_udf.coordinator.work cerebro_udf.wire".split()
 )
 IMPURE_CALLS = frozenset("open input print exec eval compile __import__ breakpoint globals".split())
 

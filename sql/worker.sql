@@ -55,6 +55,30 @@ return entry.worker(plpy, GD, "load", spec)
 $$;
 COMMENT ON FUNCTION cerebro_internal.worker_load(jsonb) IS 'Read this segment''s shard and report its statistics';
 
+CREATE OR REPLACE FUNCTION cerebro_internal.worker_rank(
+    spec jsonb
+)
+RETURNS jsonb
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.worker(plpy, GD, "rank", spec)
+$$;
+COMMENT ON FUNCTION cerebro_internal.worker_rank(jsonb) IS 'Count rows of the loaded shard, to find which are held out';
+
+CREATE OR REPLACE FUNCTION cerebro_internal.worker_split(
+    spec jsonb
+)
+RETURNS jsonb
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.worker(plpy, GD, "split", spec)
+$$;
+COMMENT ON FUNCTION cerebro_internal.worker_split(jsonb) IS 'Divide the loaded shard into rows to train on and rows held out';
+
 CREATE OR REPLACE FUNCTION cerebro_internal.worker_encode(
     spec jsonb
 )

@@ -2,15 +2,15 @@
 
 Imports nothing of the project. Reads a job as JSON from standard input::
 
-    {"coordinator": URL, "servers": {foreign server's name: URL}, "run": name, "threads": n, "variants": false or true,
+    {"coordinator": URL, "servers": {foreign server's name: URL}, "runs": names, "threads": n, "variants": false or true,
      "out": path of an .npz}
 
-and trains every trial of the run minibatch by minibatch with ``train_on_batch`` in the order of the ledger. The file
-holds the variables after the last visit as ``<variant>/<trial>/<group>/<number>``. The variant ``whole`` is the
+and trains every trial of the runs minibatch by minibatch with ``train_on_batch`` in the order of the ledger. The file
+holds the variables after the last visit as ``<run>/<variant>/<trial>/<group>/<number>``. The variant ``whole`` is the
 replay; each other one (if wanted) leaves one part of the state behind at every hop, of trial 0 only.
 
 It knows models in the short form, numeric features, integer labels, weights of rows and classes, mixed precision, and a
-search over the batch size.
+search over the batch size; and every form of the option `validation`.
 """
 
 from __future__ import annotations
@@ -49,14 +49,48 @@ def generator_seed(seed: int, position: int) -> int:
     return int.from_bytes(digest(seed, "generator", position)[:4], "big") >> 1
 
 
-def held_out(words: np.ndarray, seed: int, fraction: float) -> np.ndarray:
-    """Which rows are for validation; words are uint64 (rows, values per row)."""
+def mixed(words: np.ndarray, seed: int) -> np.ndarray:
+    """uint64 (rows,) of words, uint64 (rows, values per row)."""
     keys = philox(words.shape[1], seed, "validation") | np.uint64(1)
     z = (words * keys).sum(axis=1, dtype=np.uint64)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z ^= z >> np.uint64(31)
-    return (z >> np.uint64(11)) * 2.0**-53 < fraction
+    return z ^ (z >> np.uint64(31))
+
+
+def held_out(option, seed: int, words: np.ndarray, label: np.ndarray, given: np.ndarray | None) -> np.ndarray:
+    """Which rows are for validation.
+
+    Args:
+        option: `validation`.
+        words: Of features and label, uint64 (rows, values per row), all shards one after another.
+        label: int64 (rows,).
+        given: The column that the option names: its text's words uint64, or numbers float64; None if it names none.
+    """
+    option = option if isinstance(option, dict) else {"fraction": option}
+    if "column" in option:
+        return given == 1
+    if "time" in option:
+        if "from" in option:
+            return given >= np.datetime64(option["from"]).astype("datetime64[s]").astype(float)
+        count = int(option["fraction"] * len(given) + 0.5)
+        return given >= np.sort(given)[len(given) - count] if count else np.zeros(len(given), bool)
+    z = mixed(given.reshape(-1, 1) if "group" in option else words, seed)
+    if "stratify" in option:
+        held = np.zeros(len(z), bool)
+        for number, value in enumerate(np.unique(label)):
+            ranked = np.flatnonzero(label == value)
+            ranked = ranked[np.argsort(z[ranked], kind="stable")]
+            if "folds" in option:
+                each, more = divmod(len(ranked), option["folds"])
+                block = (option["fold"] - number) % option["folds"]
+                start = block * each + min(block, more)
+                held[ranked[start : start + each + (block < more)]] = True
+            else:
+                held[ranked[: min(int(option["fraction"] * len(ranked) + 0.5), len(ranked) - 1)]] = True
+        return held
+    u = (z >> np.uint64(11)) * 2.0**-53
+    return np.floor(u * option["folds"]) == option["fold"] if "folds" in option else u < option["fraction"]
 
 
 # -- the rows
@@ -66,17 +100,22 @@ def numbers(text: str) -> list[float]:
     return [float(value) for value in text.strip("{}").split(",")]
 
 
-def read_shard(job: dict, shard: dict, run: dict) -> tuple[np.ndarray, ...]:
-    """The training rows of a shard in the order of its table: float32 (rows, width), int32 (rows,), maybe weights float32 (rows,)."""
+def read_shard(job: dict, shard: dict, run: dict) -> dict[str, np.ndarray]:
+    """The rows of a shard in the order of its table: features float64 (rows, width), label int64 (rows,), maybe weights float32 (rows,)
+    and what the option `validation` names."""
     # As double precision: the text of a real is shorter than its value.
     casts = ["float8" + "[]" * bool(feature["shape"]) for feature in run["encoders"]["features"]] + ["bigint"]
     names = [*run["features"], run["label"]]
     if run["options"]["sample_weight"]:
         names, casts = [*names, run["options"]["sample_weight"]], [*casts, "float8"]
+    option, columns = run["options"]["validation"], ['"%s"::%s' % pair for pair in zip(names, casts)]
+    for key, sql in (("column", '"%s"::int'), ("group", '"%s"::text'), ("time", 'extract(epoch from "%s")::float8')):
+        if isinstance(option, dict) and key in option:
+            columns.append(sql % option[key])
     kept = []
     for cut in shard["cuts"]:
         # A partition has one name on both sides here.
-        query = "select %s from %s" % (", ".join('"%s"::%s' % pair for pair in zip(names, casts)), cut["leaf"])
+        query = "select %s from %s" % (", ".join(columns), cut["leaf"])
         query += " where ctid >= '(%d,0)'" % cut["low"] + (" and ctid < '(%d,0)'" % cut["high"] if cut["high"] else "")
         with psycopg.connect(job["servers"][shard["server"]]) as connection:
             connection.execute("set synchronize_seqscans = off")
@@ -86,18 +125,36 @@ def read_shard(job: dict, shard: dict, run: dict) -> tuple[np.ndarray, ...]:
     width = sum(max(1, *(feature["shape"] or [1])) for feature in run["encoders"]["features"])
     count = len(run["features"])
     features = np.array([sum(map(numbers, row[:count]), []) for row in kept]).reshape(len(kept), width)
-    label = np.array([int(row[count]) for row in kept], np.int64)
-    weights = [np.array([float(row[count + 1]) for row in kept], np.float32)] if run["options"]["sample_weight"] else []
-    words = np.hstack([(features + 0.0).view(np.uint64), label.reshape(-1, 1).view(np.uint64)])
-    train = ~held_out(words, run["options"]["seed"], run["options"]["validation"])
+    rows = {"features": features, "label": np.array([int(row[count]) for row in kept], np.int64)}
+    if run["options"]["sample_weight"]:
+        rows["weight"] = np.array([float(row[count + 1]) for row in kept], np.float32)
+    if len(columns) > len(names):
+        given = [row[-1] for row in kept]
+        rows["given"] = np.array([text_word(value) for value in given], np.uint64) if "group" in option else np.array(given, float)
+    return rows
+
+
+def text_word(value: str) -> int:
+    return int.from_bytes(hashlib.blake2b(value.encode(), digest_size=8).digest(), "little")
+
+
+def training_rows(run: dict, shards: list[dict]) -> list[tuple[np.ndarray, ...]]:
+    """Of each shard, encoded: float32 (rows, width), int32 (rows,), maybe weights float32 (rows,)."""
+    whole = {name: np.concatenate([shard[name] for shard in shards]) for name in shards[0]}
+    words = np.hstack([(whole["features"] + 0.0).view(np.uint64), whole["label"].reshape(-1, 1).view(np.uint64)])
+    train = ~held_out(run["options"]["validation"], run["options"]["seed"], words, whole["label"], whole.get("given"))
     mean = np.concatenate([np.ravel(feature["mean"]) for feature in run["encoders"]["features"]])
     scale = np.concatenate([np.ravel(feature["scale"]) for feature in run["encoders"]["features"]])
     classes = run["encoders"]["label"]["classes"]
-    encoded = np.array([classes.index(value) for value in label.tolist()], np.int32)
+    encoded = np.array([classes.index(value) for value in whole["label"].tolist()], np.int32)
+    weights = [whole["weight"]] if "weight" in whole else []
     if "weights" in run["encoders"]["label"]:
         of_class = np.array(run["encoders"]["label"]["weights"], np.float32)[encoded]
         weights = [weights[0] * of_class if weights else of_class]
-    return tuple(array[train] for array in (((features - mean) / scale).astype(np.float32), encoded, *weights))
+    arrays = (((whole["features"] - mean) / scale).astype(np.float32), encoded, *weights)
+    ends = np.cumsum([len(shard["label"]) for shard in shards])
+    return [tuple(array[end - len(shard["label"]) : end][train[end - len(shard["label"]) : end]] for array in arrays)
+            for end, shard in zip(ends, shards)]  # fmt: skip
 
 
 # -- the model
@@ -201,22 +258,29 @@ def main() -> None:
     tf.config.threading.set_inter_op_parallelism_threads(job["threads"])
     import keras
 
+    out = {}
+    for name in job["runs"]:
+        out.update(("%s/%s" % (name, key), array) for key, array in replay_run(keras, job, name).items())
+    np.savez(job["out"], **out)
+
+
+def replay_run(keras, job: dict, name: str) -> dict[str, np.ndarray]:
     with psycopg.connect(job["coordinator"]) as connection:
         keys = ("options", "encoders", "plan", "label", "features", "definition")
         query = (
             "select r.options, r.encoders, r.shards, r.label, r.features, m.definition"
             " from cerebro.run r join cerebro.model m using (model, owner) where r.run = %s"
         )
-        run = dict(zip(keys, connection.execute(query, [job["run"]]).fetchone()))
+        run = dict(zip(keys, connection.execute(query, [name]).fetchone()))
         trials = connection.execute(
-            "select trial, params from cerebro.trial where run = %s order by trial", [job["run"]]
+            "select trial, params from cerebro.trial where run = %s order by trial", [name]
         ).fetchall()
         ledger = connection.execute(
             "select trial, epoch, shard from cerebro.visit where run = %s and phase = 'train' and state = 'done'"
             ' order by trial, epoch, "position"',
-            [job["run"]],
+            [name],
         ).fetchall()
-    shards = [read_shard(job, shard, run) for shard in run["plan"]["shards"]]
+    shards = training_rows(run, [read_shard(job, shard, run) for shard in run["plan"]["shards"]])
     out = {}
     for trial, params in trials:
         model = build(keras, run, trial, shards[0][0].shape[1])
@@ -234,8 +298,8 @@ def main() -> None:
             assert sorted(sum(variants.values(), [])) == sorted(variables(model))  # each variable is in one part
         for variant, left_behind in variants.items():
             result = replay(model, first, visits, shards, run["options"]["seed"], params["batch_size"], left_behind)
-            out.update(("%s/%d/%s" % (variant, trial, name), array) for name, array in result.items())
-    np.savez(job["out"], **out)
+            out.update(("%s/%d/%s" % (variant, trial, place), array) for place, array in result.items())
+    return out
 
 
 if __name__ == "__main__":

@@ -46,18 +46,24 @@ def three_classes(rows: int) -> dict:
     x = random.normal(2, 3, (rows, 4)).astype(np.float32)
     y = random.normal(-1, 0.1, rows)
     weight = random.uniform(0, 2, rows).round(2)
-    return {"x": x, "y": y, "weight": weight, "kind": (x[:, 0] + x[:, 1] > 4).astype(int) + 7 * (y > -1)}
+    day = np.datetime64("2025-12-01") + random.integers(0, 60, rows)
+    kind = (x[:, 0] + x[:, 1] > 4).astype(int) + 7 * (y > -1)
+    return {
+        "x": x, "y": y, "weight": weight, "kind": kind, "day": day.astype(str), "who": random.integers(0, 30, rows).astype(str),
+        "test": random.uniform(size=rows) < 0.2,
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def begin(session):
     """Gives the statement of a fit of these trials, and its values."""
-    columns = {"x": "real[]", "y": "double precision", "weight": "numeric", "kind": "integer"}
+    columns = {"x": "real[]", "y": "double precision", "weight": "numeric", "kind": "integer", "day": "date", "who": "text", "test": "boolean"}
     table, model = session.sharded(columns, three_classes(sum(SIZES)), sizes=SIZES), session.model(MODEL)
 
     def call(**options) -> tuple[str, list]:
         options = {"optimizer": OPTIMIZER, "seed": 1234, "validation": 0.15, "order": "fastest", **options}
-        return session.call(table, model, "kind", ["x", "y"], epochs=EPOCHS, search={"space": {"batch_size": BATCHES}}, **options)
+        options = {"epochs": EPOCHS, "search": {"space": {"batch_size": BATCHES}}, **options}
+        return session.call(table, model, "kind", ["x", "y"], **options)
 
     return call
 
@@ -69,12 +75,12 @@ def run(session, begin):
     return values[0]
 
 
-def replay(session, run: str, out: Path, variants: bool) -> dict:
-    """What the replayer makes of a run: name -> array."""
+def replay(session, out: Path, *runs: str, variants: bool = False) -> dict:
+    """What the replayer makes of runs: name -> array."""
     cluster = session.cluster
     job = {
         "coordinator": cluster.url(), "servers": {node.name: cluster.url(node=node.number) for node in cluster.segments},
-        "run": run, "out": str(out), "variants": variants,
+        "runs": runs, "out": str(out), "variants": variants,
         "threads": max(1, len(os.sched_getaffinity(0)) // len(SIZES)),  # a host's cores, shared among its workers
     }  # fmt: skip
     done = subprocess.run(
@@ -86,7 +92,7 @@ def replay(session, run: str, out: Path, variants: bool) -> dict:
 
 @pytest.fixture(scope="module")
 def replayed(session, run, tmp_path_factory):
-    return replay(session, run, tmp_path_factory.mktemp("replay") / "out.npz", True)
+    return replay(session, tmp_path_factory.mktemp("replay") / "out.npz", run, variants=True)
 
 
 def last_states(session, run: str) -> dict[int, dict]:
@@ -100,9 +106,9 @@ def last(session, run):
     return last_states(session, run)
 
 
-def differing(state: dict, replayed: dict, variant: str, trial: int = 0) -> list[str]:
+def differing(state: dict, replayed: dict, run: str, variant: str, trial: int = 0) -> list[str]:
     """Names of the variables whose bits differ."""
-    prefix = "%s/%d/" % (variant, trial)
+    prefix = "%s/%s/%d/" % (run, variant, trial)
     assert sorted(state) == sorted(name[len(prefix) :] for name in replayed if name.startswith(prefix))
     other = {name: replayed[prefix + name] for name in state}
     assert all(state[name].dtype == other[name].dtype and state[name].shape == other[name].shape for name in state)
@@ -133,23 +139,23 @@ def test_trials_interleave_on_each_segment_and_end_with_short_batches(session, r
 
 
 @pytest.mark.parametrize("trial", range(TRIALS))
-def test_replay_gives_every_variable_bit_for_bit(last, replayed, trial):
+def test_replay_gives_every_variable_bit_for_bit(last, run, replayed, trial):
     state = last[trial]
     assert {name.split("/")[0] for name in state} == {"model", "optimizer", "metric"}
     generators = [name for name in state if name.startswith("model/") and state[name].dtype == np.int64]
     assert len(generators) == 2, "one for each Dropout"
-    assert differing(state, replayed, "whole", trial) == []
+    assert differing(state, replayed, run, "whole", trial) == []
 
 
 @pytest.mark.parametrize("part", ["weights", "optimizer", "iterations", "generators", "statistics", "metrics"])
-def test_replay_differs_when_a_hop_leaves_one_part_behind(last, replayed, part):
-    assert differing(last[0], replayed, part)
+def test_replay_differs_when_a_hop_leaves_one_part_behind(last, run, replayed, part):
+    assert differing(last[0], replayed, run, part)
 
 
 def test_replayed_metrics_are_the_history(session, run, replayed):
     for trial, epoch, metrics, _ in outcome.history(session.cluster, run):
         if epoch == EPOCHS:
-            total, count = (replayed["whole/%d/metric/%d" % (trial, i)] for i in (2, 3))
+            total, count = (replayed["%s/whole/%d/metric/%d" % (run, trial, i)] for i in (2, 3))
             assert metrics["accuracy"] == float(np.float32(total / count))
 
 
@@ -165,6 +171,35 @@ def test_replay_of_a_run_of_weighted_rows_in_mixed_precision_that_was_cancelled_
     session.conn.execute("select cerebro.resume(%s)", [values[0]])
     attempts = {row[5] for row in outcome.visits(session.cluster, values[0])}
     assert attempts == {1, 2}
-    again = replay(session, values[0], tmp_path / "out.npz", False)
+    again = replay(session, tmp_path / "out.npz", values[0])
     for trial, state in last_states(session, values[0]).items():
-        assert differing(state, again, "whole", trial) == []
+        assert differing(state, again, values[0], "whole", trial) == []
+
+
+HELD_OUT = [
+    {"fraction": 0.2, "stratify": True},
+    {"time": "day", "fraction": 0.2},
+    {"time": "day", "from": "2026-01-01"},
+    {"group": "who", "fraction": 0.2},
+    {"column": "test"},
+    {"folds": 4, "fold": 2},
+    {"folds": 4, "fold": 1, "stratify": True},
+]
+
+
+@pytest.fixture(scope="module")
+def held_out(session, begin, tmp_path_factory):
+    """A run for every form of the option, and what the replayer makes of them."""
+    runs = []
+    for validation in HELD_OUT:
+        statement, values = begin(validation=validation, epochs=1, search={"space": {"batch_size": [8]}})
+        session.conn.execute(statement, values)
+        runs.append(values[0])
+    return runs, replay(session, tmp_path_factory.mktemp("held_out") / "out.npz", *runs)
+
+
+@pytest.mark.parametrize("number", range(len(HELD_OUT)), ids=lambda number: json.dumps(HELD_OUT[number]))
+def test_replay_holds_out_the_same_rows_by_every_form(session, held_out, number):
+    runs, again = held_out
+    state = outcome.arrays(outcome.states(session.cluster, runs[number])[0, len(SIZES)])
+    assert differing(state, again, runs[number], "whole") == []

@@ -8,16 +8,16 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, List, Optional, Tuple
 
-from cerebro_udf import columns, faults
+from cerebro_udf import columns, faults, refusals
 from cerebro_udf.catalog import STOP_SECONDS, Ledger, refuse_read_only
 from cerebro_udf.coordinator import options as run_options
-from cerebro_udf.coordinator import per_column, programs, search, weights
+from cerebro_udf.coordinator import per_column, programs, search, validation, weights
 from cerebro_udf.coordinator.load import Loader, verify
 from cerebro_udf.coordinator.loop import Loop
 from cerebro_udf.coordinator.progress import Progress
 from cerebro_udf.coordinator.scheduler import Scheduler
 from cerebro_udf.coordinator.segments import Segments
-from cerebro_udf.coordinator.source import Source, describe, refuse_other_kinds
+from cerebro_udf.coordinator.source import Source, describe, moment, refuse_other_kinds
 from cerebro_udf.coordinator.start import Start, begin
 from cerebro_udf.coordinator.study import Study
 from cerebro_udf.coordinator.trials import Maker, shown
@@ -60,14 +60,18 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: str, feature
     seeded = parsed.seed is not None
     if not seeded:
         parsed.seed = random.SystemRandom().randrange(2**31)
-    table = describe(plpy, source, start.features(features), label, weight=parsed.sample_weight)
+    criterion = validation.criterion(parsed.validation)
+    table = describe(plpy, source, start.features(features), label, weight=parsed.sample_weight, criterion=criterion)
     if start.earlier is not None:
         refuse_other_kinds(table, start.earlier["encoders"])
     columns.task_of(table.label_spec(parsed.task))
+    validation.check(parsed.validation, table.types, table.label_spec(parsed.task), table.weight, seeded)
+    if isinstance(parsed.validation, dict) and isinstance(parsed.validation.get("from"), str):
+        parsed.validation["from"] = moment(plpy, table.types[table.criterion], parsed.validation["from"])
     if parsed.class_weight is not None:
         weights.refuse_regression(table.label_spec(parsed.task))
     per_column.check_encoders(parsed.encoders, table.types, table.features)
-    others = [name for name in (table.label, table.weight) if name is not None]
+    others = [name for name in (table.label, table.weight, table.criterion) if name is not None]
     per_column.check_nulls(parsed.nulls, table.feature_specs(parsed.encoders, parsed.nulls), others)
     engine = engine_for(plpy)
     return Call(run, model, start, table, parsed, seeded, engine, engine.shards(table, parsed.segments))
@@ -143,7 +147,8 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: s
         return ranked(ledger.trials(record["id"]), record["rank_direction"])
     parsed = run_options.Options.from_json(record["options"])
     parsed.time_limit = time_limit or parsed.time_limit
-    table = describe(plpy, record["source"], record["features"], record["label"], weight=parsed.sample_weight)
+    criterion = validation.criterion(parsed.validation)
+    table = describe(plpy, record["source"], record["features"], record["label"], weight=parsed.sample_weight, criterion=criterion)
     shards = engine.shards(table, parsed.segments) if record["plan"] is None else engine.shards_again(table, record["plan"]["shards"])
     ledger.refuse_driven(record["id"])  # before any session is opened: who comes second is told at once
     segments = Segments(plpy, gd, pulse, engine, shards)
@@ -198,6 +203,9 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         rank = run_options.rank(options, any(held for _, held in rows))
         window = search.in_flight(options.search, len(rows)) if record["encoders"] is None else record["plan"]["in_flight"]
         if record["encoders"] is None:
+            untrained = refusals.untrained_classes(encoders["label"])
+            if untrained is not None:
+                plpy.notice(untrained)
             programs.check_metrics(options.reported, encoders)
             run_options.check_named(options, encoders["label"]["task"])
             plan = {"shards": [shard.plan() for shard in segments.shards], "stats": [_figures(s) for s in stats], "in_flight": window}

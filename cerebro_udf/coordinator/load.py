@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import Any, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
+from cerebro_udf import columns
 from cerebro_udf import encoders as encoding
+from cerebro_udf.coordinator import ranks
 from cerebro_udf.coordinator.links import Reply
 from cerebro_udf.coordinator.options import Options
 from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.source import Source
+from cerebro_udf.coordinator.validation import Validation
 from cerebro_udf.coordinator.weights import by_class
 from cerebro_udf.errors import CerebroError, DataChanged, OutOfMemory
 from cerebro_udf.segment import state
 
 _LOAD = "select cerebro_internal.worker_load($1)::text"
+_RANK = "select cerebro_internal.worker_rank($1)::text"
+_SPLIT = "select cerebro_internal.worker_split($1)::text"
 _ENCODE = "select cerebro_internal.worker_encode($1)::text"
 
 
@@ -27,32 +32,48 @@ class Loader:
         options: Of the run: encoders, what stands for NULLs, task, seed.
         key: What visits will say in ``run``.
         nulls: The option of that name, of this call; rows with NULLs that nothing stands for.
-        validation: Fraction of the rows that are held out; 1.0 for all.
+        validation: The option of that name; 1.0 holds all rows out.
         memory: ``options.memory`` of this call.
     """
 
-    def __init__(self, segments: Segments, table: Source, options: Options, key: str, nulls: str, validation: float, memory: Any):
+    def __init__(self, segments: Segments, table: Source, options: Options, key: str, nulls: str,
+                 validation: Validation, memory: Any):  # fmt: skip
         self.features, self.label = table.feature_specs(options.encoders, options.nulls), table.label_spec(options.task)
         self._segments, self._key, self._memory = segments, key, memory
-        self._weight, self._class_weight = table.weight_spec(), options.class_weight
+        self._weight, self._criterion, self._class_weight = table.spec(table.weight), table.spec(table.criterion), options.class_weight
+        self._held: Optional[List[List[dict]]] = None  # of each shard, the ranks that are held out, where rows are ranked
         self._nulls, self._settings = nulls, {"run": key, "seed": options.seed, "validation": validation}
 
     def load(self) -> List[dict]:
-        """Have segments read their shards; gives each shard's statistics.
+        """Have segments read their shards, and tell rows to train on from those held out; gives each shard's statistics.
 
         Where there is too little memory, and the call has not set a limit itself, sessions that it has no use for make room.
         """
         try:
-            return self._segments.call(_LOAD, self._spec)
+            reports = self._segments.call(_LOAD, self._spec)
         except CerebroError as error:
             if error.sqlstate != OutOfMemory.sqlstate or self._memory is not None or not self._segments.make_room():
                 raise
-        return self._segments.call(_LOAD, self._spec)
+            reports = self._segments.call(_LOAD, self._spec)
+        return reports if "rows" in reports[0] else self._split([dict(map(tuple, report["classes"])) for report in reports])
+
+    def _split(self, classes: List[Dict[Any, int]]) -> List[dict]:
+        """Find the ranks that are held out, and have segments divide their rows; ``classes`` are those of each shard, with their rows."""
+
+        def ask(questions: List[dict]) -> List[List[List[int]]]:
+            return [report["below"] for report in self._segments.call(_RANK, {"run": self._key, "questions": questions})]
+
+        validation = self._settings["validation"]
+        sizes = {label: [counts.get(label, 0) for counts in classes] for label in set().union(*classes)}
+        ordered = list(sizes) if "time" in validation else columns.in_order(self.label, list(sizes))
+        wanted = ranks.held_out(validation, {label: sum(counts) for label, counts in sizes.items()}, ordered)
+        held = self._held = ranks.find(sizes, wanted, len(classes), ask, together="time" in validation)
+        return self._segments.call(_SPLIT, lambda number: {"run": self._key, "held": held[number]})
 
     def _spec(self, number: int) -> dict:
         return {
             **self._settings, "group": self._segments.group, "features": self.features, "label": self.label,
-            "weight": self._weight,
+            "weight": self._weight, "criterion": self._criterion, "held": self._held and self._held[number],
             "reads": [read.spec() for read in self._segments.shards[number].reads],
             "memory_bytes": self._segments.memory_bytes(number, self._memory),
         }  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from cerebro_udf import compilation, optimizers, precision
 from cerebro_udf import definition as definitions
-from cerebro_udf.coordinator import directions, per_column, stopping, weights
+from cerebro_udf.coordinator import directions, per_column, stopping, validation, weights
 from cerebro_udf.coordinator import search as searching
 from cerebro_udf.coordinator.space import ABSENT, Axis
 from cerebro_udf.coordinator.space import parse as parse_space
@@ -49,6 +49,7 @@ class Options:
         search: As given, checked; see ``search.check``.
         memory: A share of what a segment has available, 0 < share <= 1, or text such as "2GB"; None: the default.
         encoders, nulls: By column, see ``per_column``.
+        validation: See ``validation``.
     """
 
     epochs: int = 10
@@ -57,7 +58,7 @@ class Options:
     loss: Optional[dict] = None
     metrics: Optional[List[Any]] = None
     task: Optional[str] = None
-    validation: float = 0.2
+    validation: validation.Validation = 0.2
     seed: Optional[int] = None
     order: str = "fastest"
     search: Optional[dict] = None
@@ -252,12 +253,6 @@ def _choice(*allowed: str) -> Callable[[str, Any], str]:
     return read
 
 
-def _validation(key: str, value: Any) -> float:
-    if not _is_number(value) or not 0 <= value < 1:
-        raise _wrong(key, value, "a fraction of the rows, from 0 to less than 1")
-    return float(value)
-
-
 def _learning_rate(key: str, value: Any) -> float:
     if not _is_number(value) or not 0 < value < optimizers.MAX_LEARNING_RATE:
         raise _wrong(key, value, "a number above 0; schedules belong to the optimizer")
@@ -359,7 +354,7 @@ _READERS: Dict[str, Callable[[str, Any], Any]] = {
     "loss": lambda key, value: compilation.check_loss(value),
     "metrics": _metrics,
     "task": _choice("classification", "regression"),
-    "validation": _validation,
+    "validation": validation.read,
     "seed": _integer(0, MAX_SEED),
     "order": _choice("fastest", "fixed", "random"),
     "search": _search,

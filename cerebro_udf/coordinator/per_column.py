@@ -152,7 +152,7 @@ def check_nulls(nulls: Any, features: List[dict], others: Iterable[str]) -> None
     Args:
         nulls: What :func:`read_nulls` returned.
         features: Their specifications, see ``Source.feature_specs``.
-        others: Names of the label and the column of weights.
+        others: Names of the label and the columns of weights and of what is held out.
 
     Raises:
         InvalidArgument: a column that is not read, or that what is asked for does not fit.
@@ -166,7 +166,7 @@ def check_nulls(nulls: Any, features: List[dict], others: Iterable[str]) -> None
         if column in others and isinstance(nulls[column], dict):
             raise InvalidArgument(
                 'option nulls cannot have a NULL of column "%s" stand for anything' % column,
-                "It is the label, or weighs rows.",
+                "It is the label, weighs rows, or says which are held out.",
                 'Set it to "skip" or "error".',
             )
     for feature in features:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from cerebro_udf import columns
 from cerebro_udf.errors import (
@@ -79,12 +79,13 @@ class Source:
     label: Optional[str]
     carried: Sequence[str] = ()  # further columns, of any type
     weight: Optional[str] = None  # the column that weighs rows
+    criterion: Optional[str] = None  # the column by which rows are held out; it may be a feature too
     label_values: Sequence[str] = ()  # of a label that is an enum, in the order of its declaration
 
     @property
     def columns(self) -> List[str]:
-        named = self.features + [name for name in (self.label, self.weight) if name is not None]
-        return named + [name for name in self.carried if name not in named]
+        further = [name for name in (self.label, self.weight, self.criterion, *self.carried) if name is not None]
+        return list(dict.fromkeys(self.features + further))
 
     def feature_specs(self, encoders: dict, nulls: Any) -> List[dict]:
         """Column specifications of the features, as a segment's ``load`` wants them.
@@ -105,21 +106,23 @@ class Source:
         spec = {"name": self.label, "type": self.types[self.label], "task": task}
         return {**spec, "values": list(self.label_values)} if self.label_values else spec
 
-    def weight_spec(self) -> Optional[dict]:
-        return None if self.weight is None else {"name": self.weight, "type": self.types[self.weight]}
+    def spec(self, name: Optional[str]) -> Optional[dict]:
+        """Specification of a column that is read for one thing alone."""
+        return None if name is None else {"name": name, "type": self.types[name]}
 
 
 def describe(plpy, source: str, features: Optional[List[str]], label: Optional[str], carried: Sequence[str] = (),
-             weight: Optional[str] = None) -> Source:  # fmt: skip
+             weight: Optional[str] = None, criterion: Optional[Tuple[str, str]] = None) -> Source:  # fmt: skip
     """Check a relation and its columns before anything starts.
 
     Args:
         plpy: PL/Python's module.
         source: A regclass as text, qualified where the search path is pg_catalog alone.
-        features: Column names; ``["*"]`` stands for every usable column but label and weight; None reads none.
+        features: Column names; ``["*"]`` stands for every usable column but label, weight and criterion; None reads none.
         label: Column name, or None when no label is read.
         carried: Names of further columns, which may have any type.
         weight: Name of the column that weighs rows, or None.
+        criterion: What the column is called by which rows are held out, for the error, and its name; or None.
 
     Raises:
         TableNotFound, ColumnNotFound, WrongColumnType, NoPrivilege, NotSupported, NotReady, InvalidArgument.
@@ -137,8 +140,11 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
         _column(label, types, relation["name"], "label")
     if weight is not None:
         _check_weight(weight, types, relation["name"], label)
+    what, divides = criterion or (None, None)
+    if divides is not None:
+        _column(divides, types, relation["name"], what)
     if features == ["*"]:
-        features = [name for name in types if name not in (label, weight) and name in readable and columns.kind(types[name])]
+        features = [name for name in types if name not in (label, weight, divides) and name in readable and columns.kind(types[name])]
     for position, name in enumerate(features or []):
         if name is None or not name.strip():
             raise NullArgument(
@@ -169,7 +175,7 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
         columns.task_of({"name": label, "type": types[label]})
     for name in carried:
         _column(name, types, relation["name"], "column to be carried along")
-    for name in [*(features or []), *(name for name in (label, weight) if name is not None), *carried]:
+    for name in [*(features or []), *(name for name in (label, weight, divides) if name is not None), *carried]:
         if name not in readable:
             raise NoPrivilege(
                 'permission denied for column "%s" of table %s' % (name, relation["name"]),
@@ -183,8 +189,33 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
             "COMMIT first.",
         )
     return Source(
-        relation["oid"], relation["name"], relation["relkind"], types, list(features or []), label, carried, weight, values.get(label, ())
-    )
+        relation["oid"], relation["name"], relation["relkind"], types, list(features or []), label, carried, weight, divides,
+        values.get(label, ()),
+    )  # fmt: skip
+
+
+def moment(plpy, type_: str, given: str) -> str:
+    """A date or time, as the caller's settings read it, in the spelling of ISO 8601 that all sessions read alike.
+
+    Args:
+        plpy: PL/Python's module.
+        type_: Of the column that it is compared with.
+        given: As the caller wrote it.
+
+    Raises:
+        InvalidArgument: it is none, or infinite.
+    """
+    value = "$1::pg_catalog.text::pg_catalog." + columns.of(type_).cast
+    query = "select pg_catalog.to_json(%s) #>> '{}' as moment, pg_catalog.isfinite(%s) as finite" % (value, value)
+    try:
+        found = plpy.execute(plpy.prepare(query, ["text"]), [given])[0]
+    except plpy.SPIError as error:
+        if not (error.sqlstate or "").startswith("22"):
+            raise
+        raise InvalidArgument(str(error), None, 'Write it as "2026-01-01", or "2026-01-01 12:00".') from None
+    if not found["finite"]:
+        raise InvalidArgument('"%s" is no moment' % given, "It is infinite.", 'Write it as "2026-01-01", or "2026-01-01 12:00".')
+    return found["moment"]
 
 
 def refuse_other_kinds(table: Source, encoders: dict) -> None:

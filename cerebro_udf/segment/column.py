@@ -194,6 +194,11 @@ class Weight(Column):
         return {**super().stats(), "negatives": self._negatives, "total": min(self._total, 1e308)}
 
 
+def text_word(value: str) -> int:
+    """The 64-bit word of a text where the rows for validation are chosen."""
+    return int.from_bytes(hashlib.blake2b(value.encode("utf-8"), digest_size=8).digest(), "little")
+
+
 class Texts(Column):
     """A column of categories: an int32 code per row, and every distinct value once.
 
@@ -228,9 +233,7 @@ class Texts(Column):
         number = columns.number_of(value, self._spelling)
         if number is not None:
             return int(np.float64(number + 0.0).view(np.uint64))
-        if value is None:
-            return 0
-        return int.from_bytes(hashlib.blake2b(value.encode("utf-8"), digest_size=8).digest(), "little")
+        return 0 if value is None else text_word(value)
 
     def _too_many(self) -> WrongColumnType:
         return WrongColumnType(
@@ -272,6 +275,11 @@ class _Numbered(dict):
 
 
 class TextLabel(Texts):
+    def spelled(self, values: np.ndarray) -> List[str]:
+        """The texts of these values."""
+        texts = list(self._codes)
+        return [texts[code] for code in values]
+
     def stats(self):
         counts = {value: int(n) for value, n, every in zip(self._codes, self.counts, self.all_counts) if every}
         return {**Column.stats(self), **_classes(counts if len(counts) <= refusals.CLASSES else None)}
@@ -290,6 +298,10 @@ class NumberLabel(Column):
         self.task, self.type = task, type_
         self._counts: Optional[Dict[Any, int]] = {}  # of training rows, None beyond so many classes
         self._range: List[float] = []
+
+    def spelled(self, values: np.ndarray) -> List[Any]:
+        """These values, as JSON."""
+        return values.tolist()
 
     def words(self, values):
         if values.dtype == np.int64:  # a double would not tell large integers apart

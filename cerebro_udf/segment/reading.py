@@ -16,11 +16,12 @@ LARGEST_FLOAT32 = float(np.finfo(np.float32).max)  # what exceeds it would be in
 
 
 class Wanted(NamedTuple):
-    """A column to be read: its name, the type that it counts as, and the form: ``number``, ``array``, ``text`` or ``integer``."""
+    """A column to be read: what it is called, the type that it counts as, and the form: ``number``, ``array``, ``text`` or ``integer``."""
 
     name: str
     type: str
     kind: str
+    source: Optional[str] = None  # its name in the table, if it is called otherwise
 
 
 class Parsed(NamedTuple):
@@ -58,7 +59,7 @@ class Selection:
         """
 
         def name(column: Wanted) -> str:
-            return quote(read["columns"][column.name])
+            return quote(read["columns"][column.source or column.name])
 
         outputs = list(further)
         if self._numbers:

@@ -41,13 +41,17 @@ def generator_seed(seed: int, position: int) -> int:
     return int.from_bytes(_digest(seed, "generator", position)[:4], "big") >> 1
 
 
-def unit(words: np.ndarray) -> np.ndarray:
-    """Mix uint64 words into float64 numbers, 0 <= number < 1, spread evenly.
+def mixed(words: np.ndarray) -> np.ndarray:
+    """Mix uint64 words into others that are spread evenly.
 
     Source: the finalizer of SplitMix64, Steele, Lea and Flood 2014.
     """
     z = words.astype(np.uint64)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z ^= z >> np.uint64(31)
-    return (z >> np.uint64(11)) * 2.0**-53
+    return z ^ (z >> np.uint64(31))
+
+
+def unit(words: np.ndarray) -> np.ndarray:
+    """Mix uint64 words into float64 numbers, 0 <= number < 1, spread evenly."""
+    return (mixed(words) >> np.uint64(11)) * 2.0**-53

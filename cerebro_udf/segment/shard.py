@@ -1,21 +1,22 @@
 """Reading a shard: once per run, by a server-side cursor, into columns, training and validation rows apart.
 
-Which rows are for validation depends on the seed and on their values alone (``docs/replay.md``), so a row
-falls on the same side however the table is sharded.
+Which rows are for validation (``split``, ``docs/replay.md``) does not depend on how the table is sharded. By most rules that is known at
+each fetch; by some once the rows of all shards have been counted, and until then fetches wait as they are.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 
 from cerebro_udf import columns, tensors
 from cerebro_udf.errors import OutOfMemory
-from cerebro_udf.segment import reading, seeds
+from cerebro_udf.segment import reading
 from cerebro_udf.segment.column import Buffer, Column, NumberLabel, Numbers, TextLabel, Texts, Weight
+from cerebro_udf.segment.split import CRITERION, Criterion, Ranking, Rule
 
 
 class Shard:
@@ -28,17 +29,20 @@ class Shard:
         seconds: What reading took.
     """
 
-    def __init__(self, features: List[Column], label: Optional[Column], weight: Optional[Weight], skipped: int, seconds: float):
+    def __init__(self, features: List[Column], label: Optional[Column], weight: Optional[Weight], criterion: Optional[Criterion],
+                 skipped: int, seconds: float):  # fmt: skip
         self._features, self._label, self._weight = features, label, weight
         self._columns = columns = [*features, *(column for column in (label, weight) if column)]
         self._stats = {column.name: column.stats() for column in columns}
+        if criterion is not None:  # a feature too, maybe one whose NULLs are kept
+            self._stats[criterion.name] = {**self._stats.get(criterion.name, {}), **criterion.stats()}
         self.skipped, self.seconds = skipped, seconds
         self.train_rows = columns[0].train.rows
         self.validation_rows = columns[0].validation.rows
         self.rows = self.train_rows + self.validation_rows
         self.bytes = _raw_bytes(columns)
         digest = hashlib.blake2b(b"%d %d" % (self.rows, skipped), digest_size=16)
-        for column in columns:
+        for column in columns if criterion is None else [*columns, criterion]:
             digest.update(column.checksum())
         self.checksum = digest.hexdigest()
 
@@ -121,14 +125,15 @@ def _label(label: dict) -> Column:
     return NumberLabel(label["name"], columns.task_of(label), columns.base(label["type"]))
 
 
-def read(plpy, spec: dict, pulse: Callable[[], None] = lambda: None) -> Shard:
-    """Read the shard.
+def read(plpy, spec: dict, pulse: Callable[[], None] = lambda: None) -> Union[Shard, "Reader"]:
+    """Read the shard; where it takes the ranks of its rows to know which are held out, and they are not given, it waits for them.
 
     Args:
         plpy: PL/Python's module.
         spec: ``reads`` ``[{"relation": quoted qualified name, "where": SQL or None, "columns": {source
-            column: name there}}]``, ``features``, ``label`` and ``weight`` (column specs or None), ``seed``, ``validation``
-            (fraction), ``memory_bytes`` (or None), ``promised_bytes`` (to other runs).
+            column: name there}}]``, ``features``, ``label``, ``weight`` and ``criterion`` (column specs or None), ``seed``,
+            ``validation`` (as ``split.Rule`` takes it), ``held`` (see :meth:`Reader.shard`, or None), ``memory_bytes`` (or None),
+            ``promised_bytes`` (to other runs).
         pulse: Called after every fetch; may raise.
 
     Raises:
@@ -136,74 +141,99 @@ def read(plpy, spec: dict, pulse: Callable[[], None] = lambda: None) -> Shard:
         OutOfMemory: raw and encoded rows together exceed ``memory_bytes``.
         plpy.SPIError: what reading the relation raises.
     """
-    return _Reader(spec).read(plpy, pulse)
+    reader = Reader(plpy, spec)
+    reader.read(plpy, pulse)
+    return reader if reader.ranking is not None and spec.get("held") is None else reader.shard(spec.get("held") or [], pulse)
 
 
-class _Reader:
-    def __init__(self, spec: dict):
+class Reader:
+    """A shard while it is being read, and until it is known which rows are held out.
+
+    Attributes:
+        ranking: The rows, if that takes their ranks.
+    """
+
+    def __init__(self, plpy, spec: dict):
         self.spec = spec
-        self.skipped = 0
-        label, weight = spec.get("label"), spec.get("weight")
-        wanted = [reading.Wanted(feature["name"], feature["type"], feature["kind"]) for feature in spec["features"]]
-        wanted += [reading.Wanted(label["name"], label["type"], columns.label_kind(label))] if label else []
-        wanted += [reading.Wanted(weight["name"], weight["type"], "number")] if weight else []
-        self.selection = reading.Selection(wanted)
+        self.skipped, self.seconds = 0, 0.0
+        label, weight, criterion = (spec.get(key) for key in ("label", "weight", "criterion"))
         self.features = [_feature(feature) for feature in spec["features"]]
         self.label = _label(label) if label else None
         self.weight = Weight(weight["name"]) if weight else None
-        self.columns = [*self.features, *(column for column in (self.label, self.weight) if column)]
-        self._keys: Optional[List[np.ndarray]] = None
+        self.criterion = Criterion(criterion["name"], criterion["type"]) if criterion else None
+        self.rule = Rule(plpy, spec["validation"], spec["seed"], self.criterion)
+        self.ranking = Ranking(None if self.criterion else self.label) if self.rule.ranked else None
+        self._deciding = [*self.features, *([self.label] if self.label else [])]
+        self.columns = [*self._deciding, *([self.weight] if self.weight else [])]
+        wanted = [reading.Wanted(feature["name"], feature["type"], feature["kind"]) for feature in spec["features"]]
+        wanted += [reading.Wanted(label["name"], label["type"], columns.label_kind(label))] if label else []
+        wanted += [reading.Wanted(weight["name"], weight["type"], "number")] if weight else []
+        wanted += [reading.Wanted(CRITERION, criterion["type"], self.criterion.form, criterion["name"])] if criterion else []
+        self.selection = reading.Selection(wanted)
 
-    def read(self, plpy, pulse: Callable[[], None]) -> Shard:
+    def read(self, plpy, pulse: Callable[[], None]) -> None:
+        """Read all rows."""
         started = time.perf_counter()
         for relation in self.spec["reads"]:
             for rows in reading.batches(plpy, self.selection.query(plpy.quote_ident, relation)):
                 self._take(rows)
                 self._check_memory()
                 pulse()
-        return Shard(self.features, self.label, self.weight, self.skipped, time.perf_counter() - started)
+        if self.ranking is not None:
+            self.ranking.close()
+        self.seconds = time.perf_counter() - started
+
+    def shard(self, held: List[dict], pulse: Callable[[], None] = lambda: None) -> Shard:
+        """Return what was read.
+
+        Args:
+            held: Which ranks are held out, see ``split.Ranking.divided``.
+            pulse: Called between fetches; may raise, the rows are lost then.
+        """
+        if self.ranking is not None:
+            for values, validation in self.ranking.divided(held):
+                self._append(values, validation)
+                pulse()
+        return Shard(self.features, self.label, self.weight, self.criterion, self.skipped, self.seconds)
 
     def _take(self, rows: List[Any]) -> None:
-        """Parse one fetch and append what can be used of it."""
+        """Parse one fetch and take what can be used of it."""
         parsed = self.selection.parse(rows)
         values, good = {}, np.ones(len(rows), bool)
-        for column in self.columns:
-            values[column.name], bad = column.take(parsed[column.name])
+        for name, column in self._named():
+            values[name], bad = column.take(parsed[name])
             if bad is not None:
                 good &= ~bad
         if not good.all():
             self.skipped += int(len(good) - good.sum())
             values = {name: array[good] for name, array in values.items()}
-        self._append(values)
+        some = len(values[self.columns[0].name]) > 0
+        if self.ranking is None:
+            self._append(values, self.rule.held(values, self._deciding) if some else None)
+        elif some:
+            self.ranking.append(values, self.rule.rank_keys(values, self._deciding))
 
-    def _append(self, values: Dict[str, np.ndarray]) -> None:
-        validation = None
-        if self.spec["validation"] > 0 and len(values[self.columns[0].name]):
-            validation = self._validation(values)
+    def _named(self) -> List[Tuple[str, Column]]:
+        named: List[Tuple[str, Column]] = [(column.name, column) for column in self.columns]
+        return named if self.criterion is None else [*named, (CRITERION, self.criterion)]
+
+    def _append(self, values: Dict[str, np.ndarray], validation: Optional[np.ndarray]) -> None:
         for column in self.columns:
             column.append(values[column.name], validation)
-
-    def _validation(self, values: Dict[str, np.ndarray]) -> np.ndarray:
-        words = [column.words(values[column.name]) for column in self.columns if column is not self.weight]
-        if self._keys is None:
-            widths = [block.shape[1] for block in words]
-            keys = seeds.raw(sum(widths), self.spec["seed"], "validation") | np.uint64(1)
-            self._keys = np.split(keys, np.cumsum(widths)[:-1])
-        total = np.zeros(len(words[0]), np.uint64)
-        for block, keys in zip(words, self._keys):
-            total += block @ keys
-        return seeds.unit(total) < self.spec["validation"]
+        if self.criterion is not None:
+            self.criterion.digest.update(values[CRITERION])
 
     def _check_memory(self) -> None:
         limit = self.spec.get("memory_bytes")
         if limit is None:
             return
-        rows = self.columns[0].train.rows + self.columns[0].validation.rows
+        waiting = self.ranking.rows if self.ranking else 0
+        rows = self.columns[0].train.rows + self.columns[0].validation.rows + waiting
         elements = sum(
             int(np.prod(column.shape or (), dtype=int)) if isinstance(column, Numbers) else 1
             for column in self.columns
         )
-        needed = _raw_bytes(self.columns) + rows * elements * 4
+        needed = _raw_bytes(self.columns) + (self.ranking.bytes if self.ranking else 0) + rows * elements * 4
         if needed > limit:
             raise OutOfMemory(
                 "the shard does not fit the memory that this run may use on its segment",

@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterable
 
 from cerebro_udf import columns, encoders
 from cerebro_udf.errors import InvalidArgument
+from cerebro_udf.wire import VALIDATION_COLUMNS, VALIDATION_FORMS
 
 Check = Callable[[str, Any], None]
 
@@ -133,8 +134,41 @@ _BUCKETS = fields(boundaries=many(number, 0))
 _LABEL = fields(name=text, type=text, task=maybe(_TASK), values=maybe(many(text)))
 _CLASSES = fields(task=_TASK, weights=maybe(_NUMBERS))
 
+
+def _class(place: str, value: Any) -> None:
+    if not isinstance(value, (str, int, float)):
+        raise wrong(place, value, "a class")
+
+
+
 label = maybe(_LABEL)
-weight = maybe(fields(name=text, type=text))
+_COLUMN = fields(name=text, type=text)
+weight = maybe(_COLUMN)
+ranks = many(fields(**{"class": maybe(_class), "start": whole(), "stop": whole()}))
+questions = many(fields(**{"class": maybe(_class), "low": whole(-(2**63)), "bits": whole(1, 64), "digits": whole(1, 12)}))
+
+
+def _from(place: str, value: Any) -> None:
+    (text if isinstance(value, str) else number)(place, value)
+
+
+_VALIDATION = fields(
+    fraction=maybe(number), stratify=maybe(flag), column=maybe(text), group=maybe(text), time=maybe(text), folds=maybe(whole(1)),
+    fold=maybe(whole()), **{"from": maybe(_from)},
+)  # fmt: skip
+
+
+def validation(place: str, value: Any) -> None:
+    """What ``split.Rule`` takes."""
+    (_VALIDATION if isinstance(value, dict) else number)(place, value)
+    if isinstance(value, dict) and set(value) not in VALIDATION_FORMS:
+        raise wrong(place, value, "a form of the option validation")
+
+
+def criterion(place: str, value: Any, option: Any) -> None:
+    """The column that the option ``validation`` names."""
+    names = isinstance(option, dict) and any(key in option for key in VALIDATION_COLUMNS)
+    (_COLUMN if names else maybe(_COLUMN))(place, value)
 
 
 def part(place: str, value: Any) -> None:
@@ -156,11 +190,6 @@ def feature(place: str, value: Any) -> None:
         named(anything)(place + ".nulls", value["nulls"])
         if value["kind"] == "array":
             raise wrong(place + ".nulls", value["nulls"], "something that arrays have")
-
-
-def _class(place: str, value: Any) -> None:
-    if not isinstance(value, (str, int, float)):
-        raise wrong(place, value, "a class")
 
 
 def encoded(place: str, value: Any) -> None:

@@ -41,6 +41,7 @@ class _Session:
         self.threads: Optional[int] = None  # of TensorFlow, None before it is imported
         self.run: Optional[str] = None
         self.shard: Optional[shard.Shard] = None
+        self.reader: Optional[shard.Reader] = None  # of a shard that waits for what is held out
         self.arrays: Optional[Dict[str, dict]] = None  # part -> encoded arrays
         self.programs: Dict[str, Any] = {}
         self.choices: Any = None  # of ``segment.choice``, once a group has come
@@ -105,8 +106,11 @@ def _cores() -> int:
 _CLAIM = specs.fields(group=specs.text)
 _LOAD = specs.fields(
     run=specs.text, group=specs.maybe(specs.text), features=specs.many(specs.feature, 1), label=specs.label, weight=specs.weight,
-    seed=specs.whole(), validation=specs.number, memory_bytes=specs.maybe(specs.whole()),
+    seed=specs.whole(), validation=specs.validation, held=specs.maybe(specs.ranks),
+    memory_bytes=specs.maybe(specs.whole()),
 )  # fmt: skip
+_RANK = specs.fields(run=specs.text, questions=specs.questions)
+_SPLIT = specs.fields(run=specs.text, held=specs.ranks)
 _ENCODE = specs.fields(run=specs.text, encoders=specs.encoded)
 _INIT = specs.fields(program=specs.program, seed=specs.whole(), trial=specs.whole(0, 2**31 - 1), weights=specs.maybe(specs.flag))
 _VISIT = specs.fields(
@@ -172,10 +176,12 @@ def load(plpy, gd: dict, spec: dict) -> Report:
         spec: ``run``, ``group`` (see ``claim``), and what ``shard.read`` wants.
 
     Returns:
-        The shard's statistics, for ``encoders.merge``.
+        The shard's statistics, for ``encoders.merge``; or, where it takes the ranks of its rows to know which are held out, and they are
+        not given in ``held``, the ``classes`` ``[[class, rows], …]`` within which they are ranked.
     """
     _LOAD("", spec)
-    columns = [*spec["features"], *(spec[key] for key in ("label", "weight") if spec.get(key))]
+    specs.criterion("criterion", spec.get("criterion"), spec["validation"])
+    columns = [*spec["features"], *(spec[key] for key in ("label", "weight", "criterion") if spec.get(key))]
     specs.reads(column["name"] for column in columns)("reads", spec.get("reads"))
     session = _session(gd)
     release(plpy, gd)
@@ -187,12 +193,38 @@ def load(plpy, gd: dict, spec: dict) -> Report:
     _, promised = session.entry.write(session.group, min(wanted, _expected_bytes(plpy, spec["reads"])))
     spec = {**spec, "memory_bytes": max(0, min(wanted, available - promised)), "promised_bytes": promised}
     try:
-        session.shard = shard.read(plpy, spec, Pulse(plpy).check)
+        read = shard.read(plpy, spec, Pulse(plpy).check)
     except BaseException:
         session.entry.clear()  # nothing is promised any more
         raise
     session.run = spec["run"]
+    if isinstance(read, shard.Reader):
+        session.reader = read
+        return {"classes": read.ranking.classes()}
+    session.shard = read
+    return read.stats()
+
+
+def rank(plpy, gd: dict, spec: dict) -> Report:
+    """Answer ``questions`` of ``coordinator.ranks`` about the loaded shard: ``below``, of each the counts."""
+    _RANK("", spec)
+    reader = _waiting(_session(gd), spec["run"])
+    return {"below": [reader.ranking.below(question) for question in spec["questions"]]}
+
+
+def split(plpy, gd: dict, spec: dict) -> Report:
+    """Divide the loaded shard by the ranks that are ``held`` out; gives its statistics, as ``load`` does."""
+    _SPLIT("", spec)
+    session = _session(gd)
+    reader, session.reader = _waiting(session, spec["run"]), None
+    session.shard = reader.shard(spec["held"], Pulse(plpy).check)
     return session.shard.stats()
+
+
+def _waiting(session: _Session, run: str) -> shard.Reader:
+    if session.reader is None or session.run != run:
+        raise _not_loaded(run)
+    return session.reader
 
 
 def _expected_bytes(plpy, reads: List[dict]) -> int:
@@ -253,7 +285,7 @@ def _refuse_wide(part: dict, rows: int) -> None:
 def release(plpy, gd: dict) -> None:
     """Drop the shard, raw or encoded, and what is buffered of states; programs stay warm."""
     session = _session(gd)
-    session.run, session.shard, session.arrays = None, None, None
+    session.run, session.shard, session.reader, session.arrays = None, None, None, None
     session.incoming, session.outgoing, session.permutations, session.judged = [], [], {}, None
     session.shard_bytes = 0
     session.entry.clear()
