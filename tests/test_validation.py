@@ -158,7 +158,9 @@ def test_a_run_is_not_resumed_over_a_column_that_says_otherwise_now(session, mod
             assert isinstance(running.exception(), psycopg.errors.QueryCanceled)
     with session.cluster.connect(ROLE, node=1) as remote:
         remote.execute('update "%s"."%s" set test = not test' % (made_.schema, made_.parts[0]))
-    assert session.error("select cerebro.resume(%s)", run).sqlstate == "ML002"
+    with pytest.raises(psycopg.Error) as caught:
+        session.conn.execute("select cerebro.resume(%s)", [run])
+    assert caught.value.sqlstate == "ML002"
 
 
 def test_nulls_in_the_column_go_by_the_option_nulls(session, model):
