@@ -57,7 +57,8 @@ def three_classes(rows: int) -> dict:
 @pytest.fixture(scope="module")
 def begin(session):
     """Gives the statement of a fit of these trials, and its values."""
-    columns = {"x": "real[]", "y": "double precision", "weight": "numeric", "kind": "integer", "day": "date", "who": "text", "test": "boolean"}
+    columns = {"x": "real[]", "y": "double precision", "weight": "numeric", "kind": "integer"}
+    columns = {**columns, "day": "date", "who": "text", "test": "boolean"}
     table, model = session.sharded(columns, three_classes(sum(SIZES)), sizes=SIZES), session.model(MODEL)
 
     def call(**options) -> tuple[str, list]:

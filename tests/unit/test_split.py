@@ -35,7 +35,8 @@ return json.dumps({**parts, "stats": [one.stats() for one in read]})
 $$;
 """
 COLUMNS = {
-    "id": "integer", "a": "double precision", "flag": "boolean", "who": "text", "code": "bigint", "day": "date", "at": "timestamptz", "y": "text",
+    "id": "integer", "a": "double precision", "flag": "boolean", "who": "text", "code": "bigint", "day": "date", "at": "timestamptz",
+    "y": "text",
 }  # fmt: skip
 TYPES = {**COLUMNS, "at": "timestamp with time zone"}
 NUMBER = {name: {"name": name, "type": type_, "kind": "number", "encoder": None} for name, type_ in TYPES.items()}
@@ -135,7 +136,8 @@ def backend(cluster):
 def split(backend, validation, shards, where="true", features=None, **more):
     connection, schema = backend
     spec = {
-        "features": features or [NUMBER["id"], NUMBER["a"]], "label": {"name": "y", "type": "text", "task": None}, "seed": SEED, "validation": validation, "memory_bytes": None, **more,
+        "features": features or [NUMBER["id"], NUMBER["a"]], "label": {"name": "y", "type": "text", "task": None},
+        "seed": SEED, "validation": validation, "memory_bytes": None, **more,
     }  # fmt: skip
     for key in ("column", "group", "time"):
         if isinstance(validation, dict) and key in validation:

@@ -6,8 +6,8 @@ from cerebro_udf.coordinator import validation
 from cerebro_udf.errors import InvalidArgument, WrongColumnType
 
 TYPES = {
-    "y": "integer", "z": "real", "w": "real", "flag": "boolean", "at": "timestamp with time zone", "day": "date", "n": "bigint", "who": "text",
-    "list": "integer[]", "span": "interval", "doc": "jsonb",
+    "y": "integer", "z": "real", "w": "real", "flag": "boolean", "at": "timestamp with time zone", "day": "date", "n": "bigint",
+    "who": "text", "list": "integer[]", "span": "interval", "doc": "jsonb",
 }  # fmt: skip
 
 
