@@ -39,7 +39,10 @@ def search(job: dict) -> dict:
         built = program.Program({
             "definition": definition.bind({"layers": chosen.bound(alike[0])}, {}),
             "optimizer": compilation.check_optimizer("adam"), "loss": None, "metrics": None,
-            "encoders": {"numbers": [chosen.elements], "codes": [], "task": "classification", "classes": 2},
+            "encoders": {
+                "inputs": [{"name": None, "numbers": [chosen.elements], "codes": []}],
+                "outputs": [{"name": None, "task": "classification", "classes": 2}],
+            },
         })  # fmt: skip
         for configuration in alike:
             built.set_state(built.initial_state(task.SEED))

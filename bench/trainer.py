@@ -57,7 +57,8 @@ def visiting(workload: Workload) -> Callable[[], float]:
             "definition": definition.bind({"layers": list(workload.layers)}, {}),
             "optimizer": compilation.check_optimizer("adam"), "loss": None, "metrics": None,
             "encoders": {
-                "numbers": list(workload.shape), "codes": [], "task": "classification", "classes": workload.classes
+                "inputs": [{"name": None, "numbers": list(workload.shape), "codes": []}],
+                "outputs": [{"name": None, "task": "classification", "classes": workload.classes}],
             },
         }
     )  # fmt: skip

@@ -102,23 +102,30 @@ def _sources(nodes: Any) -> Iterable[str]:
         yield from _sources(item)
 
 
-def ends(definition: dict) -> Tuple[int, int]:
-    """Return how many inputs and how many outputs a checked definition has."""
+def ends(definition: dict) -> Tuple[List[Optional[str]], List[Optional[str]]]:
+    """Return the layers in which a checked definition begins, and those in which it ends.
+
+    The name is None of a layer that is no Input, or has none.
+    """
     model = _walk(definition)
     return _ends(model, "input_layers", 0), _ends(model, "output_layers", -1)
 
 
-def _ends(layer: Any, key: str, place: int) -> int:
+def _ends(layer: Any, key: str, place: int) -> List[Optional[str]]:
     config = config_of(layer)
     if key in config:
-        return _places(config[key])
-    return _ends(config["layers"][place], key, place) if class_of(layer) == "Sequential" else 1
+        return list(_places(config[key]))
+    if class_of(layer) == "Sequential":
+        return _ends(config["layers"][place], key, place)
+    return [config.get("name") if class_of(layer) == "InputLayer" else None]
 
 
-def _places(value: Any) -> int:
+def _places(value: Any) -> Iterable[str]:
     if isinstance(value, list) and value and isinstance(value[0], str):
-        return 1
-    return sum(map(_places, value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()))
+        yield value[0]
+    else:
+        for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            yield from _places(item)
 
 
 def with_trainable(model: dict, trainable: bool) -> dict:

@@ -5,7 +5,7 @@ The coordinator merges what every shard reports (:func:`merge`), the segments an
 
 A stored encoders object (JSON, floats survive the round trip)::
 
-    {"format": 1,
+    {"format": 2,
      "features": [{"name": "distance", "kind": "number", "type": "real", "encoder": "standardize", "shape": [],
                    "mean": [..], "scale": [..]},
                   {"name": "carrier", "kind": "text", "type": "character", "encoder": "one_hot",
@@ -16,21 +16,24 @@ A stored encoders object (JSON, floats survive the round trip)::
                   {"name": "dest", "kind": "text", "type": "text", "encoder": "embedding", "dim": 16, "vocabulary": [..]}],
      "label": {"name": "late", "type": "boolean", "task": "classification", "classes": [false, true],
                "counts": [600, 200] (of training rows), "weights": [..] (only if classes are weighted)},
-     "input": {"numbers": [12] or null, "codes": [{"name": "carrier", "size": 17, "encoder": "one_hot"}, ..],
-               "task": "classification", "classes": 2},
+     "inputs": [{"name": null, "features": ["distance", "carrier", ..], "stack": null},
+                {"name": "series" (an Input layer of the model), "features": ["jan", "feb"], "stack": -1}, ..],
+     "model": {"inputs": [{"name": null, "numbers": [12] or null,
+                           "codes": [{"name": "carrier", "size": 17, "encoder": "one_hot"}, ..]}, ..],
+               "outputs": [{"name": null, "task": "classification", "classes": 2}]},
      "rows": {"train": 800, "validation": 200}}
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from cerebro_udf import columns, errors, refusals
 
-FORMAT = 1
+FORMAT = 2
 ONE_HOT_VALUES = 64  # a category with more values than this gets an embedding
 VOCABULARY_VALUES = 10_000  # the most frequent values that keep a code of their own
 QUANTILE_POINTS = 4_096  # of one shard; a boundary is off by no more than two in so many of the rows
@@ -42,6 +45,7 @@ def merge(
     shard_stats: Sequence[dict],
     nulls: Any = "error",
     validation: Union[float, dict] = 0.0,
+    inputs: Optional[Sequence[dict]] = None,
 ) -> dict:
     """Merge what the shards of a run report into one encoders object.
 
@@ -54,6 +58,7 @@ def merge(
         nulls: The option of that name; rows with NULL, NaN or infinite values that are not kept are an error or already
             skipped.
         validation: The option; unless it is 0 there must be validation rows.
+        inputs: Which features go to which input of the model, as stored; None: all to its only one.
 
     Raises:
         NullInData, RaggedArrays, BadData, WrongColumnType, InvalidArgument, NotSupported: see the messages.
@@ -69,10 +74,11 @@ def merge(
     merged = [
         _merge_feature(spec, [stats["columns"][spec["name"]] for stats in shard_stats]) for spec in features
     ]
-    result: Dict[str, Any] = {"format": FORMAT, "features": merged, "label": labelled}
-    result["input"] = _input(merged, result["label"])
-    result["rows"] = {"train": train, "validation": rows - train}
-    return result
+    given = list(inputs or [{"name": None, "features": [feature["name"] for feature in merged], "stack": None}])
+    return {
+        "format": FORMAT, "features": merged, "label": labelled, "inputs": given, "model": _model(merged, given, labelled),
+        "rows": {"train": train, "validation": rows - train},
+    }  # fmt: skip
 
 
 def reuse(encoders: dict, shard_stats: Sequence[dict], nulls: Any, validation: Union[float, dict]) -> dict:
@@ -272,9 +278,9 @@ def indicator(feature: dict) -> bool:
     return "indicator" in feature.get("nulls", ())
 
 
-def width(feature: dict) -> int:
-    """How many numbers a feature has in a row, in one dimension."""
-    return int(np.prod(feature["shape"], dtype=int)) + indicator(feature)
+def row_shape(feature: dict) -> List[int]:
+    """The shape of a row of a feature of numbers; a scalar counts as an array of length 1, and has its indicator beside it."""
+    return list(feature["shape"]) or [1 + indicator(feature)]
 
 
 def affine(feature: dict) -> Optional[Tuple[np.ndarray, np.ndarray]]:
@@ -283,64 +289,113 @@ def affine(feature: dict) -> Optional[Tuple[np.ndarray, np.ndarray]]:
     return None if shift is None else (np.array(shift, np.float64), np.array(feature["scale"], np.float64))
 
 
-def _input(features: List[dict], label: Optional[dict]) -> dict:
+def _model(features: List[dict], inputs: Sequence[dict], label: Optional[dict]) -> dict:
     """Work out the part of the encoders that shapes a model."""
-    dense = [feature for feature in features if not is_category(feature)]
-    deep = [feature for feature in dense if len(feature["shape"]) >= 2]
-    if deep and len(features) > 1:
-        raise errors.NotSupported(
-            'array column "%s" of %d dimensions beside other features is not supported'
-            % (deep[0]["name"], len(deep[0]["shape"])),
-            hint="Use it as the only feature.",
-        )
-    if deep:
-        numbers = list(deep[0]["shape"])
-    else:
-        numbers = [sum(map(width, dense))] if dense else None
-    codes = []
-    for feature in features:
-        if is_category(feature):
-            code = {"name": feature["name"], "size": codes_of(feature), "encoder": feature["encoder"]}
-            codes.append({**code, "dim": feature["dim"]} if "dim" in feature else code)
+    by_name = {feature["name"]: feature for feature in features}
     task = label["task"] if label else None
     classes = len(label["classes"]) if task == "classification" else None
-    return {"numbers": numbers, "codes": codes, "task": task, "classes": classes}
+    return {
+        "inputs": [_input(given, [by_name[name] for name in given["features"]]) for given in inputs],
+        "outputs": [{"name": None, "task": task, "classes": classes}],
+    }
+
+
+def _input(given: dict, features: List[dict]) -> dict:
+    dense = [feature for feature in features if not is_category(feature)]
+    categories = [feature for feature in features if is_category(feature)]
+    if given["stack"] is not None:
+        refusals.refuse_unlike(given["name"], [(f["name"], None if is_category(f) else row_shape(f)) for f in features])
+        shape = row_shape(features[0])
+        numbers = [len(features), *shape] if given["stack"] == 0 else [*shape, len(features)]
+    elif len(dense) == len(features) == 1:
+        numbers = row_shape(dense[0])
+    else:
+        refusals.refuse_deep(dense)
+        numbers = [sum(row_shape(feature)[0] for feature in dense)] if dense else None
+    codes = []
+    for feature in categories:
+        code = {"name": feature["name"], "size": codes_of(feature), "encoder": feature["encoder"]}
+        codes.append({**code, "dim": feature["dim"]} if "dim" in feature else code)
+    return {"name": given["name"], "numbers": numbers, "codes": codes}
 
 
 def model_part(encoders: dict) -> dict:
-    """Return what a model's shape depends on: ``{"numbers", "codes", "task", "classes"}``.
+    """Return what a model's shape depends on: ``{"inputs", "outputs"}``.
 
     Such a part is returned unchanged, so a program can be made from either.
     """
-    return encoders["input"] if "input" in encoders else encoders
+    return encoders["model"] if "model" in encoders else encoders
 
 
-def input_shape(encoders: dict) -> List[int]:
-    """Return the shape of one row as the user's model sees it: numbers, then one-hot and embedded codes."""
-    part = model_part(encoders)
-    if not part["codes"]:
-        return list(part["numbers"])
-    width = sum(code["dim"] if code["encoder"] == "embedding" else code["size"] for code in part["codes"])
-    return [width + (part["numbers"][0] if part["numbers"] else 0)]
+def tensor_name(kind: str, number: int) -> str:
+    """The name of one of an input's tensors, of an output's label or of its weights; numbered from the second one, as Keras does."""
+    return "%s_%d" % (kind, number) if number else kind
 
 
-def places(encoders: dict) -> List[dict]:
-    """Return where each feature lies in a row's tensors, in feature order.
+def fed(part: dict) -> Dict[str, Tuple[Tuple[int, ...], str]]:
+    """Return what a model is fed with, by tensor: (shape of one row, dtype).
 
-    Returns:
-        ``{"name", "columns": [start, stop] of the numbers or None, "code": its position in the codes or None}``; the one
-        feature of several dimensions has all numbers.
+    Args:
+        part: Of ``model_part``.
     """
-    found, start, code = [], 0, 0
-    for feature in encoders["features"]:
-        place = {"name": feature["name"], "columns": None, "code": None}
-        if is_category(feature):
-            place["code"], code = code, code + 1
-        else:
-            stop = start + width(feature)
-            place["columns"], start = [start, stop], stop
-        found.append(place)
+    found: Dict[str, Tuple[Tuple[int, ...], str]] = {}
+    for number, given in enumerate(part["inputs"]):
+        if given["numbers"] is not None:
+            found[tensor_name("numbers", number)] = (tuple(given["numbers"]), "float32")
+        if given["codes"]:
+            found[tensor_name("codes", number)] = ((len(given["codes"]),), "int32")
     return found
+
+
+def input_shape(given: dict) -> List[int]:
+    """Return the shape of one row as an input of the user's model sees it: numbers, then one-hot and embedded codes.
+
+    Args:
+        given: One of the ``inputs`` of ``model_part``.
+    """
+    if not given["codes"]:
+        return list(given["numbers"])
+    width = sum(code["dim"] if code["encoder"] == "embedding" else code["size"] for code in given["codes"])
+    return [width + (given["numbers"][0] if given["numbers"] else 0)]
+
+
+def from_data(encoders: dict) -> dict:
+    """Return what the data binds in a definition: ``$classes``, and ``$input_shape`` of a model of one input."""
+    part = model_part(encoders)
+    shapes = [input_shape(given) for given in part["inputs"]]
+    return {"input_shape": shapes[0] if len(shapes) == 1 else None, "classes": part["outputs"][0]["classes"]}
+
+
+class Place(NamedTuple):
+    """Where a feature lies in one of the tensors that a model is fed with.
+
+    Attributes:
+        feature: The stored one.
+        tensor: The tensor's name.
+        axis: Of a row of it.
+        start, stop: On that axis; all there is on the others.
+    """
+
+    feature: dict
+    tensor: str
+    axis: int
+    start: int
+    stop: int
+
+
+def places(encoders: dict) -> Iterator[Place]:
+    """Give the places of features, input by input and in the order within; a feature may go to several inputs."""
+    by_name = {feature["name"]: feature for feature in encoders["features"]}
+    for number, given in enumerate(encoders["inputs"]):
+        ends = {"numbers": 0, "codes": 0}
+        for feature in (by_name[name] for name in given["features"]):
+            kind, axis, size = "codes" if is_category(feature) else "numbers", 0, 1
+            if given["stack"] == -1:
+                axis = len(row_shape(feature))
+            elif given["stack"] is None and kind == "numbers":
+                size = row_shape(feature)[0]
+            yield Place(feature, tensor_name(kind, number), axis, ends[kind], ends[kind] + size)
+            ends[kind] += size
 
 
 def classes(label: dict) -> Optional[List[Any]]:
@@ -355,10 +410,3 @@ def _of_type(value: Any, type_: str) -> Any:
         value = float(str(np.float32(value))) if type_ == "real" else value
         return int(value) if value.is_integer() and abs(value) < 1e15 else value
     return value
-
-
-def n_classes(encoders: dict) -> Optional[int]:
-    """Return the number of classes, None for regression."""
-    return model_part(encoders)["classes"]
-
-

@@ -84,7 +84,7 @@ def check(metric: Any, part: dict, label: Optional[str] = None) -> None:
 
     Args:
         metric: As ``compilation.check_metric`` returned it.
-        part: ``encoders.model_part``: task and number of classes.
+        part: One of the ``outputs`` of ``encoders.model_part``: task and number of classes.
         label: The label's name, for the message.
 
     Raises:

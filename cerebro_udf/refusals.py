@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Optional, Sequence, Union
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 from cerebro_udf import columns, errors
 
@@ -107,6 +107,39 @@ def refuse_merged(name: str, count: int) -> None:
             detail="%d of its values beyond 16,777,216 would be rounded to others." % count,
             hint='Set its encoder to "standardize", which rounds differences alone; or, if it tells things apart, to "embedding".',
         )
+
+
+def refuse_deep(features: Sequence[dict]) -> None:
+    """Refuse arrays of several dimensions among features that are laid side by side."""
+    for feature in features:
+        if len(feature["shape"]) >= 2:
+            raise errors.NotSupported(
+                'array column "%s" of %d dimensions beside other features is not supported' % (feature["name"], len(feature["shape"])),
+                hint='Use it as the only feature, or give it an input of its own by the option "inputs"; '
+                'columns of one shape may be stacked there: {"images": {"columns": ["red", "green"], "stack": -1}}.',
+            )
+
+
+def refuse_unlike(name: Optional[str], shapes: Sequence[Tuple[str, Optional[List[int]]]]) -> None:
+    """Refuse to stack what has no one shape.
+
+    Args:
+        name: Of the input.
+        shapes: Of a row of each feature, by name; None of a category.
+    """
+    for feature, shape in shapes:
+        if shape is None:
+            raise errors.WrongColumnType(
+                'column "%s" cannot be stacked in input "%s"' % (feature, name),
+                detail="It is a category; stacked are numbers and arrays of one shape.",
+                hint='Give it an input of its own, or the encoder "standardize" if it holds numbers.',
+            )
+        if shape != shapes[0][1]:
+            raise errors.RaggedArrays(
+                'the columns that are stacked in input "%s" differ in shape' % name,
+                detail='A row of "%s" has shape %s, one of "%s" %s.' % (*shapes[0], feature, shape),
+                hint="Give columns of another shape an input of their own.",
+            )
 
 
 def refuse_empty_part(rows: int, train: int, validation: Union[float, dict]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from cerebro_udf import refusals
-from cerebro_udf.encoders import affine, indicator, is_category, model_part, width
+from cerebro_udf.encoders import Place, affine, fed, indicator, is_category, model_part, places
 
 CHUNK_ROWS = 8_192  # rows encoded at once, bounds the float64 intermediate
 
@@ -36,18 +36,18 @@ class Encoding:
 
     def __init__(self, encoders: dict):
         self.encoders = encoders
-        self.dense = [feature for feature in encoders["features"] if not is_category(feature)]
-        self.categories = [feature for feature in encoders["features"] if is_category(feature)]
-        self._index = {
-            feature["name"]: {value: i + 1 for i, value in enumerate(feature["vocabulary"])}
-            for feature in self.categories
-            if "vocabulary" in feature
-        }
-        for feature in self.categories:
-            if "vocabulary" in feature and "value" in feature.get("nulls", ()):
-                index = self._index[feature["name"]]
-                index[None] = index.get(feature["nulls"]["value"], 0)
-        self._affine = {feature["name"]: affine(feature) for feature in self.dense}
+        self._tensors: Dict[str, List[Place]] = {}
+        for place in places(encoders):
+            self._tensors.setdefault(place.tensor, []).append(place)
+        self._shapes = {tensor: shape for tensor, (shape, _) in fed(model_part(encoders)).items()}
+        self._index: Dict[str, Dict[Optional[str], int]] = {}
+        for feature in encoders["features"]:
+            if "vocabulary" in feature:
+                index = {value: i + 1 for i, value in enumerate(feature["vocabulary"])}
+                if "value" in feature.get("nulls", ()):
+                    index[None] = index.get(feature["nulls"]["value"], 0)
+                self._index[feature["name"]] = index
+        self._affine = {feature["name"]: affine(feature) for feature in encoders["features"] if not is_category(feature)}
         label = encoders.get("label") or {}
         self._classes = {value: i for i, value in enumerate(label.get("classes", ()))}
 
@@ -65,49 +65,44 @@ class Encoding:
             pulse: Called again and again; may raise.
 
         Returns:
-            ``numbers`` float32 (n, *shape) and ``codes`` int32 (n, columns) where the features have such,
-            ``label`` int32 (n,) of class indexes or float32 (n,). Arrays are new, in C order.
+            What ``encoders.fed`` says, each (n, *shape): ``numbers`` float32 and ``codes`` int32 of an input, where its
+            features have such; ``label`` int32 (n,) of class indexes or float32 (n,). Arrays are new, in C order.
 
         Raises:
             BadData: a label value that the run has never seen.
         """
         result = {}
-        if self.dense:
-            result["numbers"] = self._encode_numbers(columns, pulse)
-        if self.categories:
-            result["codes"] = np.stack(
-                [self._encode_category(feature, columns[feature["name"]], pulse) for feature in self.categories], axis=1
-            )
+        for tensor, found in self._tensors.items():
+            if is_category(found[0].feature):
+                codes = [self._encode_category(place.feature, columns[place.feature["name"]], pulse) for place in found]
+                result[tensor] = np.stack(codes, axis=1)
+            else:
+                result[tensor] = self._encode_numbers(found, self._shapes[tensor], columns, pulse)
         if label is not None:
             result["label"] = self._encode_label(label, pulse)
         return result
 
-    def _encode_numbers(self, columns: Dict[str, Column], pulse: Callable[[], None]) -> np.ndarray:
-        rows = len(columns[self.dense[0]["name"]])
-        shape = model_part(self.encoders)["numbers"]
+    def _encode_numbers(
+        self, found: List[Place], shape: Tuple[int, ...], columns: Dict[str, Column], pulse: Callable[[], None]
+    ) -> np.ndarray:
+        rows = len(columns[found[0].feature["name"]])
         out = np.empty((rows, *shape), np.float32)
         for start in range(0, rows, CHUNK_ROWS):
-            stop = min(start + CHUNK_ROWS, rows)
-            offset = 0
-            for feature in self.dense:
-                values = np.asarray(columns[feature["name"]])[start:stop]
-                if len(feature["shape"]) >= 2:
-                    target = out[start:stop]
-                else:
-                    values = values.reshape(stop - start, -1)
-                    target = out[start:stop, offset : offset + values.shape[1]]
-                    offset += width(feature)
-                if "nulls" in feature:
-                    absent = np.isnan(values)
-                    if indicator(feature):
-                        out[start:stop, offset - 1] = absent[:, 0]
+            chunk = out[start : start + CHUNK_ROWS]
+            for feature, _, axis, first, stop in found:
+                values = np.asarray(columns[feature["name"]])[start : start + CHUNK_ROWS]
+                absent = np.isnan(values) if "nulls" in feature else None
+                if absent is not None:
                     values = np.where(absent, feature["nulls"]["value"], values)
                 shift_scale = self._affine[feature["name"]]
                 if shift_scale is not None:
                     values = values.astype(np.float64)
                     values -= shift_scale[0]
                     values /= shift_scale[1]
-                target[...] = values
+                if indicator(feature):
+                    values = np.stack([values, absent], 1)
+                target = chunk[(slice(None),) * (1 + axis) + (slice(first, stop),)]
+                target[...] = values.reshape(target.shape)
             pulse()
         return out
 

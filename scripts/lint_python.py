@@ -36,6 +36,7 @@ PURE = (
     "coordinator/directions.py",
     "coordinator/matching.py",
     "coordinator/options.py",
+    "coordinator/ends.py",
     "coordinator/per_column.py",
     "coordinator/pruners.py",
     "coordinator/ranks.py",
@@ -57,7 +58,7 @@ PURE_IMPORTS = frozenset(
     " cerebro_udf.keras_objects"
     " cerebro_udf.metric_forms cerebro_udf.optimizers cerebro_udf.placeholders cerebro_udf.precision cerebro_udf.refusals"
     " cerebro_udf.coordinator.directions cerebro_udf.coordinator.matching cerebro_udf.coordinator.options"
-    " cerebro_udf.coordinator.per_column cerebro_udf.coordinator.pruners cerebro_udf.coordinator.samplers"
+    " cerebro_udf.coordinator.ends cerebro_udf.coordinator.per_column cerebro_udf.coordinator.pruners cerebro_udf.coordinator.samplers"
     " cerebro_udf.coordinator.scheduler cerebro_udf.coordinator.search cerebro_udf.coordinator.space"
     " cerebro_udf.coordinator.stopping cerebro_udf.coordinator.validation cerebro_udf.coordinator.weights"
     " cerebro_udf.coordinator.work cerebro_udf.wire".split()

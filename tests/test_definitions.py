@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import psycopg
 import pytest
 
 WARM = True
@@ -47,9 +46,3 @@ def test_a_search_chooses_layers_their_number_an_optimizer_and_a_schedule(sessio
     assert [state for state, _, _ in trials] == ["done"] * 6, trials
     assert len({json.dumps(params["optimizer"]) for _, _, params in trials}) == 2
     assert session.rows("select count(cerebro.predict(%s, t)) from " + table.name + " t", run) == [(60,)]
-
-
-def test_a_model_of_two_inputs_is_stored_and_refused_by_fit(session, table):
-    model = session.model(RECORDED["shared layer, two inputs"]["model"])
-    with pytest.raises(psycopg.errors.FeatureNotSupported, match="several inputs"):
-        session.fit(table, model, "kind", ["x"])

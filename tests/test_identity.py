@@ -668,6 +668,11 @@ def worker(other):
         yield connection
 
 
+PART = {
+    "inputs": [{"name": None, "numbers": [2], "codes": []}], "outputs": [{"name": None, "task": "classification", "classes": 2}],
+}  # fmt: skip
+
+
 def initialized(worker, program: dict) -> list:
     """What the worker makes of a program."""
     spec = json.dumps({"program": program, "seed": 1, "trial": 0, "run": "x"})
@@ -678,7 +683,7 @@ def initialized(worker, program: dict) -> list:
 def test_worker_called_directly_refuses_what_create_model_refuses(worker, what):
     program = {
         "definition": FORBIDDEN[what], "optimizer": {"class_name": "Adam", "config": {}}, "loss": None, "metrics": None,
-        "encoders": {"numbers": [2], "codes": [], "task": "classification", "classes": 2},
+        "encoders": PART,
     }  # fmt: skip
     with pytest.raises(psycopg.Error) as caught:
         initialized(worker, program)
@@ -699,7 +704,7 @@ def test_worker_called_directly_refuses_foreign_optimizers_losses_and_metrics(wo
         "definition": {"module": "keras", "class_name": "Sequential", "config": {"layers": [
             {"module": "keras.layers", "class_name": "Dense", "config": {"units": 2}}]}},
         "optimizer": {"class_name": "Adam", "config": {}}, "loss": None, "metrics": None,
-        "encoders": {"numbers": [2], "codes": [], "task": "classification", "classes": 2}, **program,
+        "encoders": PART, **program,
     }  # fmt: skip
     with pytest.raises(psycopg.Error) as caught:
         initialized(worker, whole)
@@ -715,7 +720,7 @@ def test_run_forged_by_hand_cannot_run_code_in_predict(other):
     encoders = {
         "format": 1, "label": {"name": "label", "type": "boolean", "task": "classification", "classes": [False, True]},
         "features": [{"name": "a", "kind": "number", "encoder": "none", "shape": []}],
-        "input": {"numbers": [1], "codes": [], "task": "classification", "classes": 2},
+        "inputs": [{"name": None, "features": ["a"], "stack": None}], "model": PART,
     }  # fmt: skip
     other.conn.execute(
         "select cerebro_internal.run_ready(%s, 1, '{}', %s, 'loss', 'min')", [number, json.dumps(encoders)]

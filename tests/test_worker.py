@@ -286,7 +286,12 @@ def test_tensorflow_and_the_servers_jit_live_in_one_session(cluster, first):
 TEXT, WHOLE = [None, 1, [], {}], [None, -1, 1.5, True, "1", [1], 1e30]
 LIST, OBJECT, FLAG = [None, 1, "x", {"a": 1}], [None, 1, "x", []], [None, 1, "true", []]
 NUMBER = ["1", True, [1], {}]
-PART = [("numbers", [1, [0], ["2"]]), ("codes", [*LIST, [1], [{"name": "t"}]]), ("task", [1, "guess"]), ("classes", [0, "3", [1]])]
+PLACE = {"tensor": "numbers", "axis": 0, "start": 0, "stop": 1}
+PART = [
+    ("inputs", [*LIST, []]), ("inputs 0 name", [1, []]), ("inputs 0 numbers", [1, [0], ["2"]]),
+    ("inputs 0 codes", [*LIST, [1], [{"name": "t"}]]), ("outputs", [*LIST, []]), ("outputs 0 task", [1, "guess"]),
+    ("outputs 0 classes", [0, "3", [1]]),
+]  # fmt: skip
 PROGRAM = [
     ("program", OBJECT), ("program definition", [*OBJECT, {}, {"layers": 1}]), ("program optimizer", [None, 1, {}, {"config": 1}]),
     ("program loss", [1, [], {}]), ("program metrics", [1, "x", [1], [[]]]), ("program weighted_metrics", [1, "x", {}]),
@@ -300,7 +305,8 @@ READS = [
 ENCODERS = [
     *[(key, bad) for key, bad in COLUMNS], ("features 0 encoder", [*TEXT, "guess"]), ("features 0 shape", [*LIST, [-1]]),
     ("features 0 mean", [*LIST, ["1"]]), ("label", OBJECT), ("label task", [1, "guess"]), ("label classes", [*LIST, [], [[]]]),
-    ("label weights", [1, ["1"]]), ("input", OBJECT), *[("input " + key, bad) for key, bad in PART],
+    ("label weights", [1, ["1"]]), ("model", OBJECT), *[("model " + key, bad) for key, bad in PART],
+    ("inputs", [*LIST, []]), ("inputs 0 name", [1, []]), ("inputs 0 features", [*LIST, [], [1], ["z"]]), ("inputs 0 stack", [1, "0", 0.5]),
 ]  # fmt: skip
 ENCODERS = [("encoders", OBJECT), *[("encoders " + key, bad) for key, bad in ENCODERS]]
 BATCH, RUNS = ("batch_size", [*WHOLE, 0, 2**31]), ("run", TEXT)
@@ -324,7 +330,8 @@ NONSENSE = {
     "judge": [RUNS, ("step", [*TEXT, "other"]), BATCH, *PROGRAM],
     "accumulate": [
         ("shard", WHOLE), ("seed", ["1", -1]), ("repeats", [0, "1"]), ("feature", [1, [], {}]), ("feature number", WHOLE),
-        ("feature columns", [1, [0], [0, 9], ["0", "1"]]), ("feature code", ["0"]),
+        ("feature places", [*LIST, [], [1]]), ("feature places 0 tensor", [*TEXT, "codes"]), ("feature places 0 axis", [*WHOLE, 1]),
+        ("feature places 0 start", WHOLE), ("feature places 0 stop", [*WHOLE, 9]),
     ],
     "scores": [("most", [*WHOLE, 0])],
     "count": [("edges", [*LIST, [1], [["1"]]])],
@@ -361,7 +368,7 @@ def sensible(worker, step: str) -> dict:
         "visit": worker.spec(program, [member]).obj,
         "summarize": {"program": program},
         "judge": {**judging, "step": "predict"},
-        "accumulate": {**judging, "feature": {"number": 0, "columns": [0, 1], "code": None}, "repeats": 1, "seed": 7},
+        "accumulate": {**judging, "feature": {"number": 0, "places": [PLACE]}, "repeats": 1, "seed": 7},
         "scores": {**judging, "most": 8},
         "count": {**judging, "edges": [[0.0]]},
         "ranks": {**judging, "halves": [None, None]},
@@ -457,7 +464,7 @@ def test_a_batch_size_that_makes_no_sense_is_refused(worker, batch_size):
 
 def test_a_shard_is_held_to_the_memory_that_is_left_whatever_the_order_says(worker):
     assert worker.load(memory_bytes=None)["rows"] == worker.load(memory_bytes=2**60)["rows"] == 150
-    wide = {**worker.encoders, "input": {**worker.encoders["input"], "numbers": [2**40]}}
+    wide = {**worker.encoders, "model": {**worker.encoders["model"], "inputs": [{"name": None, "numbers": [2**40], "codes": []}]}}
     assert refused(worker, "encode", Jsonb({"run": RUN, "encoders": wide})) == "53200"
 
 

@@ -10,8 +10,8 @@ from typing import Any, Callable, List, Optional, Tuple
 
 from cerebro_udf import columns, faults, refusals
 from cerebro_udf.catalog import STOP_SECONDS, Ledger, refuse_read_only
+from cerebro_udf.coordinator import ends, per_column, programs, search, validation, weights
 from cerebro_udf.coordinator import options as run_options
-from cerebro_udf.coordinator import per_column, programs, search, validation, weights
 from cerebro_udf.coordinator.load import Loader, verify
 from cerebro_udf.coordinator.loop import Loop
 from cerebro_udf.coordinator.progress import Progress
@@ -61,7 +61,9 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: str, feature
     if not seeded:
         parsed.seed = random.SystemRandom().randrange(2**31)
     criterion = validation.criterion(parsed.validation)
-    table = describe(plpy, source, start.features(features), label, weight=parsed.sample_weight, criterion=criterion)
+    names = ends.features(parsed.inputs, start.features(features))
+    table = describe(plpy, source, names, label, weight=parsed.sample_weight, criterion=criterion)
+    ends.check_features(parsed.inputs, table.features)
     if start.earlier is not None:
         refuse_other_kinds(table, start.earlier["encoders"])
     columns.task_of(table.label_spec(parsed.task))

@@ -7,7 +7,7 @@ their segment, so values are permuted among the rows of a shard.
 from __future__ import annotations
 
 import math
-from typing import Any, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from cerebro_udf import compilation, metric_forms
 from cerebro_udf import encoders as encoding
@@ -34,9 +34,12 @@ def importance(plpy, gd: dict, run: str, source: str, options: dict) -> List[Lin
             raise InvalidArgument(
                 'metric "%s" has several values' % name, None, 'Take one of a single value, such as {"F1Score": {"average": "macro"}}.'
             )
-        for number, place in enumerate(encoding.places(judge.encoders)):
-            after = judge.metrics(feature={**place, "number": number}, repeats=parsed["repeats"], seed=parsed["seed"])
-            lines.append((place["name"], name, *_mean(before[name], [metrics[name] for metrics in after], sign)))
+        found: Dict[str, List[dict]] = {feature["name"]: [] for feature in judge.encoders["features"]}
+        for feature, *place in encoding.places(judge.encoders):
+            found[feature["name"]].append(dict(zip(("tensor", "axis", "start", "stop"), place)))
+        for number, (feature, places) in enumerate(found.items()):
+            after = judge.metrics(feature={"number": number, "places": places}, repeats=parsed["repeats"], seed=parsed["seed"])
+            lines.append((feature, name, *_mean(before[name], [metrics[name] for metrics in after], sign)))
     return sorted(lines, key=lambda line: (line[2] is None, -(line[2] or 0.0)))
 
 

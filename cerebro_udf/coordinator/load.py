@@ -42,6 +42,7 @@ class Loader:
         self._segments, self._key, self._memory = segments, key, memory
         self._weight, self._criterion, self._class_weight = table.spec(table.weight), table.spec(table.criterion), options.class_weight
         self._held: Optional[List[List[dict]]] = None  # of each shard, the ranks that are held out, where rows are ranked
+        self._inputs = options.inputs
         self._nulls, self._settings = nulls, {"run": key, "seed": options.seed, "validation": validation}
 
     def load(self) -> List[dict]:
@@ -92,7 +93,7 @@ class Loader:
         if kept is not None:
             encoders = encoding.reuse(json.loads(kept), stats, self._nulls, self._settings["validation"])
         else:
-            encoders = encoding.merge(self.features, self.label, stats, self._nulls, self._settings["validation"])
+            encoders = encoding.merge(self.features, self.label, stats, self._nulls, self._settings["validation"], self._inputs)
         if self._class_weight is not None:
             encoders["label"]["weights"] = by_class(self._class_weight, encoders["label"])
         return encoders

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from cerebro_udf import compilation, optimizers, precision
-from cerebro_udf import definition as definitions
-from cerebro_udf.coordinator import directions, per_column, stopping, validation, weights
+from cerebro_udf.coordinator import directions, ends, per_column, stopping, validation, weights
 from cerebro_udf.coordinator import search as searching
 from cerebro_udf.coordinator.space import ABSENT, Axis
 from cerebro_udf.coordinator.space import parse as parse_space
@@ -50,6 +49,7 @@ class Options:
         memory: A share of what a segment has available, 0 < share <= 1, or text such as "2GB"; None: the default.
         encoders, nulls: By column, see ``per_column``.
         validation: See ``validation``.
+        inputs: ``[{"name", "features", "stack"}]``, see ``ends``; None: all features go to the only input.
     """
 
     epochs: int = 10
@@ -80,6 +80,7 @@ class Options:
     sample_weight: Optional[str] = None
     weighted_metrics: Optional[List[Any]] = None
     precision: str = "float32"
+    inputs: Optional[List[dict]] = None
 
     @property
     def fuses(self) -> bool:
@@ -110,10 +111,10 @@ def parse(options: Optional[dict], definition: dict) -> Options:
 
     Raises:
         InvalidArgument: an unknown key, a wrong type or range, a placeholder of the model without an axis.
-        NotSupported: an option that is planned; a model of several inputs or outputs.
+        NotSupported: an option that is planned; a model of several outputs.
     """
     parsed = Options(**_read(options, _READERS))
-    _refuse_several_ends(definition)
+    ends.check(parsed.inputs, definition)
     for metrics in (parsed.metrics, parsed.weighted_metrics):
         _refuse_equal_names(metrics or [])
     check_named(parsed, None)
@@ -376,6 +377,7 @@ _READERS: Dict[str, Callable[[str, Any], Any]] = {
     "weighted_metrics": _metrics,
     "precision": _choice(*precision.POLICIES),
     "fuse": _flag,
+    "inputs": ends.read_inputs,
 }
 
 _JUDGING: Dict[str, Callable[[str, Any], Any]] = {
@@ -401,16 +403,6 @@ def _refuse_equal_names(metrics: List[Any]) -> None:
                 'Name one: {"AUC": {"name": "auc_pr", "curve": "PR"}}.',
             )
         seen.add(name)
-
-
-def _refuse_several_ends(definition: dict) -> None:
-    inputs, outputs = definitions.ends(definition)
-    if inputs > 1:
-        hint = "Give the model one Input of all features, and part it within the model."
-        raise NotSupported("training a model of several inputs is not supported yet", "The model has %d inputs." % inputs, hint)
-    if outputs > 1:
-        hint = "Give the model one output, that of the label."
-        raise NotSupported("training a model of several outputs is not supported yet", "The model has %d outputs." % outputs, hint)
 
 
 def _refuse_plateau_of_schedule(options: Options) -> None:

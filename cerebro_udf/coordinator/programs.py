@@ -19,7 +19,7 @@ def check_metrics(metrics: Optional[List[Any]], encoders: dict) -> None:
         InvalidArgument.
     """
     for metric in metrics or ():
-        metric_forms.check(metric, encoding.model_part(encoders), encoders["label"]["name"])
+        metric_forms.check(metric, encoding.model_part(encoders)["outputs"][0], encoders["label"]["name"])
 
 
 def order(options: Options, params: Dict[str, Any], definition: dict, encoders: dict) -> dict:
@@ -33,9 +33,8 @@ def order(options: Options, params: Dict[str, Any], definition: dict, encoders: 
         encoders: The run's.
     """
     settings = search.resolve(options, params)
-    values = {"input_shape": encoding.input_shape(encoders), "classes": encoding.n_classes(encoders)}
     program = {
-        "definition": definitions.bind(definition, {**settings["model_values"], **values}),
+        "definition": definitions.bind(definition, {**settings["model_values"], **encoding.from_data(encoders)}),
         "optimizer": settings["optimizer"],
         "loss": settings["loss"],
         "metrics": settings["metrics"],

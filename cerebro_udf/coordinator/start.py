@@ -62,9 +62,11 @@ class Start:
         if self.earlier is None:
             return
         options.init_from = {"run": self.earlier["name"], "trial": self.trial}
-        encoders, task = self.earlier["options"]["encoders"], self.earlier["encoders"]["label"]["task"]
+        encoders, inputs = self.earlier["options"]["encoders"], self.earlier["options"]["inputs"]
+        task = self.earlier["encoders"]["label"]["task"]
         for key, given, kept in (
             ("encoders", options.encoders or encoders, encoders),
+            ("inputs", options.inputs or inputs, inputs),
             ("task", options.task or task, task),
             ("label", label, self.earlier["label"]),
         ):
@@ -74,7 +76,7 @@ class Start:
                     "It was %s; rows are encoded as they were for that run." % json.dumps(kept),
                     "Leave it as it was, or leave option init_from out.",
                 )
-        options.encoders, options.task = encoders, task
+        options.encoders, options.inputs, options.task = encoders, inputs, task
         kept = self.earlier["options"].get("nulls", "error")
         if isinstance(kept, dict) or isinstance(options.nulls, dict):
             if options.nulls not in ("error", kept):
@@ -124,7 +126,7 @@ def _matching(model: str, definition: dict, record: dict, options: Optional[dict
     given = (options or {}).get("search")
     space = given.get("space") if isinstance(given, dict) else None
     searched = set(space) if isinstance(space, dict) else set()
-    values = {"classes": encoding.n_classes(record["encoders"]), "input_shape": encoding.input_shape(record["encoders"])}
+    values = encoding.from_data(record["encoders"])
     values.update(search.resolve(Options.from_json(record["options"]), record["params"])["model_values"])
     before = definitions.bind(record["definition"], values)
     then = definitions.matched(definition, before)

@@ -50,7 +50,7 @@ def archive(encoders: dict, program: dict, blob: bytes, about: Dict[str, Any], p
     except TrialFailed as error:
         raise InvalidArgument("the model cannot be built", "%s." % error, "Name another trial.") from None
     serving.assign(model, blob, pulse)
-    body = [model.name] + ([network.body_of(model, program).name] if encoding.model_part(encoders)["codes"] else [])
+    body = [model.name] + ([network.body_of(model, program).name] if network.has_head(encoding.model_part(encoders)) else [])
     inputs, names = _inputs(encoders)
     y = keras.ops.cast(model(_encoded(encoders, [inputs[name] for name in names], pulse)), "float32")
     classes = encoders["label"].get("classes")
@@ -119,27 +119,33 @@ def _null(feature: dict) -> Any:
 
 def _encoded(encoders: dict, inputs: List[Any], pulse: Callable[[], None]) -> Any:
     """Encode raw columns as ``tensors.Encoding`` does, in the structure of ``network.feed``."""
-    numbers, codes = [], []
+    encoded = {}
     for feature, x in zip(encoders["features"], inputs):
         if "boundaries" in feature:
-            codes.append(_bucket(feature, x))
+            encoded[feature["name"]] = _bucket(feature, x)
         elif encoding.is_category(feature):
-            codes.append(_looked_up(feature, x))
+            encoded[feature["name"]] = _looked_up(feature, x)
         else:
-            numbers.extend(_numbers(feature, x))
+            encoded[feature["name"]] = _numbers(feature, x)
         pulse()
-    arrays = {}
-    if numbers:  # standardized in double precision, and rounded after it
-        arrays["numbers"] = _joined(numbers, dtype="float32")
-    if codes:
-        arrays["codes"] = keras.ops.cast(_joined(codes, dtype="int64"), "int32")
-    return network.feed(arrays)
+    part, pieces = encoding.model_part(encoders), {}
+    for place in encoding.places(encoders):
+        x = encoded[place.feature["name"]]
+        shape, dtype = encoding.fed(part)[place.tensor]
+        row = [*shape[: place.axis], place.stop - place.start, *shape[place.axis + 1 :]]
+        if list(x.shape[1:]) != row:  # stacked
+            x = keras.layers.Reshape(row, dtype=x.dtype)(x)
+        pieces.setdefault(place.tensor, (place.axis, dtype, []))[2].append(x)
+    return network.feed({name: _joined(*found) for name, found in pieces.items()}, part)
 
 
-def _joined(pieces: List[Any], dtype: str) -> Any:
+def _joined(axis: int, dtype: str, pieces: List[Any]) -> Any:
+    """Join what makes a tensor along an axis of its rows; numbers are standardized in double precision, and rounded after it."""
+    if dtype == "int32":
+        return keras.ops.cast(_joined(axis, "int64", pieces), dtype)
     if len(pieces) == 1:
         return keras.layers.Identity(dtype=dtype)(pieces[0])
-    return keras.layers.Concatenate(dtype=dtype)(pieces)
+    return keras.layers.Concatenate(1 + axis, dtype=dtype)(pieces)
 
 
 def _bucket(feature: dict, x: Any) -> Any:
@@ -161,17 +167,17 @@ def _bucket(feature: dict, x: Any) -> Any:
     return keras.ops.where(keras.ops.isnan(x), given, code)
 
 
-def _numbers(feature: dict, x: Any) -> List[Any]:
+def _numbers(feature: dict, x: Any) -> Any:
     """What is fed of a feature of numbers: they themselves, and 1 for what was NULL where the run asked for that."""
     affine = encoding.affine(feature)
     scaled = _scaled(affine, x)
     if "nulls" not in feature:
-        return [scaled]
+        return scaled
     value = feature["nulls"]["value"]
     value = np.float32(value if affine is None else (value - affine[0][0]) / affine[1][0])
     absent = keras.ops.isnan(x)
     known = keras.ops.where(absent, float(value), scaled)  # in single precision already, so that Keras cannot round it
-    return [known, keras.ops.cast(absent, "float64")] if encoding.indicator(feature) else [known]
+    return keras.layers.Concatenate(dtype="float64")([known, keras.ops.cast(absent, "float64")]) if encoding.indicator(feature) else known
 
 
 def _scaled(affine: Optional[Tuple[np.ndarray, np.ndarray]], x: Any) -> Any:

@@ -47,7 +47,7 @@ def refusal(spec: dict) -> Optional[str]:
     for name in BRANCHING:
         if config.get(name):
             return "optimizer argument %s" % name
-    codes = encoders.model_part(spec["encoders"])["codes"]
+    codes = [code for given in encoders.model_part(spec["encoders"])["inputs"] for code in given["codes"]]
     if "Embedding" in classes or any(code["encoder"] == "embedding" for code in codes):
         if optimizer["class_name"] not in SUMMING_OPTIMIZERS or any(config.get(name) for name in CLIPPING):
             return "embeddings under optimizer %s" % optimizer["class_name"]

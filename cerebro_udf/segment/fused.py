@@ -54,7 +54,7 @@ class FusedProgram(Program):
         if needed > min(STACK_BYTES, memory.available() // 4):  # stacks, gradients, and what an update makes in between
             raise TrialFailed("stacks of %d states take %.1f GB" % (size, needed / 1e9))
         self.size = size
-        self.signature, self._about = program.signature, program._about
+        self.signature, self.part, self._about = program.signature, program.part, program._about
         self._single = program
         self.width = size * program.width
         self._expected = program._expected
@@ -214,19 +214,16 @@ def _each(function: Callable, elements: Any) -> Any:
     return tf.vectorized_map(function, elements, fallback_to_while_loop=False)
 
 
-def _repeated(x: Any, size: int) -> Any:
+def _repeated(x: Any, size: int) -> List[tf.Tensor]:
     """Give every member its own copy of numbers: a batch of products is faster than one product that is transposed."""
-    numbers = x["numbers"] if isinstance(x, dict) else x
-    if not numbers.dtype.is_floating:
-        return ()
-    repeated = tf.broadcast_to(numbers, tf.concat([[size], tf.shape(numbers)], 0))
-    return tf.ensure_shape(repeated, (size, *numbers.shape))
+    numbers = [tensor for tensor in tf.nest.flatten(x) if tensor.dtype.is_floating]
+    repeated = [tf.broadcast_to(tensor, tf.concat([[size], tf.shape(tensor)], 0)) for tensor in numbers]
+    return [tf.ensure_shape(tensor, (size, *one.shape)) for tensor, one in zip(repeated, numbers)]
 
 
-def _with_numbers(x: Any, numbers: Any) -> Any:
-    if isinstance(x, dict):
-        return {**x, "numbers": numbers}
-    return x if isinstance(numbers, tuple) else numbers
+def _with_numbers(x: Any, numbers: List[tf.Tensor]) -> Any:
+    own = iter(numbers)
+    return tf.nest.map_structure(lambda tensor: next(own) if tensor.dtype.is_floating else tensor, x)
 
 
 @contextlib.contextmanager

@@ -6,11 +6,11 @@ holds all rows of a shard that was loaded to be judged.
 
 from __future__ import annotations
 
-import math
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
+from cerebro_udf import encoders
 from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory, TrialFailed
 from cerebro_udf.segment import memory, predict, seeds, specs, state
 from cerebro_udf.wire import finite
@@ -74,13 +74,13 @@ def _assign(session: Any, blobs: List[bytes], program: Any) -> Report:
 def _accumulate(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answer:
     """Return the metric accumulators of the shard, stacked: once, or for every repeat with a feature's column permuted.
 
-    ``spec``: ``batch_size``; ``feature`` (``{"number", "columns": [start, stop] or None, "code": index or None}``, None: as it
-    is), ``repeats``, ``seed``, ``shard``.
+    ``spec``: ``batch_size``; ``feature`` (``{"number", "places"}``, see ``encoders.Place``; None: as it is), ``repeats``, ``seed``,
+    ``shard``.
     """
     stacked: List[Dict[str, np.ndarray]] = []
     feature, rows = spec.get("feature"), len(judged.arrays["label"])
     if feature is not None:
-        _refuse_elsewhere(feature, judged.arrays)
+        _refuse_elsewhere(feature, judged)
     for repeat in range(spec.get("repeats") or 1):
         judged.program.reset_metrics()
         order = None
@@ -94,14 +94,13 @@ def _accumulate(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answe
     return {}, state.pack(arrays, {"program": judged.program.signature})
 
 
-def _refuse_elsewhere(feature: dict, arrays: Dict[str, np.ndarray]) -> None:
-    """Refuse a feature that lies in none of the columns."""
-    if feature["columns"] is not None:
-        name, stop = "numbers", feature["columns"][1]
-    else:
-        name, stop = "codes", math.inf if feature["code"] is None else feature["code"] + 1
-    if name not in arrays or stop > arrays[name].shape[-1]:
-        raise InvalidArgument("there is no such feature", None, "Call cerebro.importance, which asks workers for what there is.")
+def _refuse_elsewhere(feature: dict, judged: _Judged) -> None:
+    """Refuse a feature that lies in none of the tensors."""
+    shapes = encoders.fed(judged.program.part)
+    for place in feature["places"]:
+        shape, _ = shapes.get(place["tensor"], ((), None))
+        if place["axis"] >= len(shape) or place["stop"] > shape[place["axis"]]:
+            raise InvalidArgument("there is no such feature", None, "Call cerebro.importance, which asks workers for what there is.")
 
 
 def _chunks(arrays: Dict[str, np.ndarray], batch_size: int, feature: Optional[dict], order: Optional[np.ndarray]) -> Iterator[dict]:
@@ -110,16 +109,11 @@ def _chunks(arrays: Dict[str, np.ndarray], batch_size: int, feature: Optional[di
     size = max(1, CHUNK_ROWS // batch_size) * batch_size
     for start in range(0, rows, size):
         chunk = {name: array[start : start + size] for name, array in arrays.items()}
-        if feature is not None:
-            name, place = ("codes", (..., feature["code"])) if feature["columns"] is None else ("numbers", _place(feature, arrays))
+        for place in feature["places"] if feature is not None else ():
+            name, at = place["tensor"], (slice(None),) * (1 + place["axis"]) + (slice(place["start"], place["stop"]),)
             chunk[name] = chunk[name].copy()
-            chunk[name][place] = arrays[name][order[start : start + size]][place]
+            chunk[name][at] = arrays[name][order[start : start + size]][at]
         yield chunk
-
-
-def _place(feature: dict, arrays: Dict[str, np.ndarray]) -> tuple:
-    """Where a feature of numbers lies in each row; an array of several dimensions is the whole row."""
-    return (...,) if arrays["numbers"].ndim > 2 else (..., slice(*feature["columns"]))
 
 
 def _summarize(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answer:
@@ -142,7 +136,8 @@ def _predict(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answer:
     A predicted class is None where the model gives NaN.
     """
     rows, label = len(judged.arrays["label"]), judged.arrays["label"]
-    columns = judged.program.part["classes"] or 1
+    (output,) = judged.program.part["outputs"]
+    columns = output["classes"] or 1
     if 4 * rows * columns > memory.available():
         raise OutOfMemory(
             "the predictions do not fit the memory that is left on their segment",
@@ -152,7 +147,7 @@ def _predict(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answer:
     outputs = judged.outputs = predict.answering(judged.program.model, judged.program.output, judged.program.part)(
         judged.arrays, pulse
     )
-    if judged.program.part["task"] == "regression":
+    if output["task"] == "regression":
         return {"rows": rows, "nan": int(np.isnan(outputs).sum())}, None
     predicted = np.where(np.isnan(outputs).any(axis=1), columns, outputs.argmax(axis=1))
     counts = np.bincount(label.astype(np.int64) * (columns + 1) + predicted, minlength=columns * (columns + 1))
@@ -162,7 +157,7 @@ def _predict(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answer:
 
 
 def _refuse_unpredicted(judged: _Judged, task: str) -> None:
-    if judged.program.part["task"] != task:
+    if judged.program.part["outputs"][0]["task"] != task:
         raise InvalidArgument("the model is of another task", "It is not for %s." % task, "Call cerebro.evaluate.")
     if judged.outputs is None:
         raise NotReady("this session has not predicted its rows", hint="Have it predict them first.")
@@ -236,8 +231,9 @@ def _tally(numbers: np.ndarray) -> Dict[str, int]:
 
 
 _FEATURE = specs.fields(
-    number=specs.whole(), columns=specs.maybe(specs.many(specs.whole(), 2, 2)), code=specs.maybe(specs.whole())
-)  # fmt: skip
+    number=specs.whole(),
+    places=specs.many(specs.fields(tensor=specs.text, axis=specs.whole(), start=specs.whole(), stop=specs.whole()), 1),
+)
 _TAKES = {
     "accumulate": specs.fields(
         shard=specs.whole(), feature=specs.maybe(_FEATURE), repeats=specs.maybe(specs.whole(1)), seed=specs.maybe(specs.whole())

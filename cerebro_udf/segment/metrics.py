@@ -23,7 +23,7 @@ def suited(metric: Any, part: dict, columns: int, logits: bool) -> keras.metrics
 
     Args:
         metric: As ``compilation.check_metric`` returned it.
-        part: ``encoders.model_part`` of the program.
+        part: One of the ``outputs`` of ``encoders.model_part``.
         columns: Output units of the model.
         logits: Whether the output are logits; they are made probabilities unless the metric knows logits itself.
 

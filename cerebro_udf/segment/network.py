@@ -7,6 +7,7 @@ optimizer's and the metrics'.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import random
 import re
@@ -151,6 +152,7 @@ def build(spec: dict, seed: int) -> Tuple[keras.Model, str]:
         TrialFailed: the model does not fit the data, or the memory.
     """
     part = encoders.model_part(spec["encoders"])
+    (output,) = part["outputs"]
     config = _config(spec)
     optimizer = compilation.check_optimizer(spec["optimizer"])
     loss = None if spec.get("loss") is None else compilation.check_loss(spec["loss"])
@@ -158,26 +160,26 @@ def build(spec: dict, seed: int) -> Tuple[keras.Model, str]:
     weighted = [compilation.check_metric(m) for m in spec.get("weighted_metrics") or []]
     with one_trial_fails(), fitting_memory(), seeded(seed), _precision(spec):
         model = _model(config, part)
-        _check_output(model, part)
+        _check_output(model, output)
         refuse_wide(widest(model), 1)
-        logits = part["task"] == "classification" and _ends_linear(model)
-        loss = _default_loss(model, part, logits) if loss is None else keras.losses.get(loss)
-        logits = part["task"] == "classification" and _from_logits(loss)
+        logits = output["task"] == "classification" and _ends_linear(model)
+        loss = _default_loss(model, output, logits) if loss is None else keras.losses.get(loss)
+        logits = output["task"] == "classification" and _from_logits(loss)
 
         def suit(checked: List[Any]) -> List[keras.metrics.Metric]:
-            return [suited(metric, part, model.output_shape[-1], logits) for metric in checked]
+            return [suited(metric, output, model.output_shape[-1], logits) for metric in checked]
 
         model.compile(
             optimizer=_optimizer(optimizer),
             loss=loss,
-            metrics=_default_metrics(model, part, logits) if metrics is None else suit(metrics),
+            metrics=_default_metrics(model, output, logits) if metrics is None else suit(metrics),
             weighted_metrics=suit(weighted) or None,
             jit_compile=False,
         )
         model._symbolic_build(data_batch=example(part, rows=2))
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-    return model, "value" if part["task"] != "classification" else "logit" if logits else "probability"
+    return model, "value" if output["task"] != "classification" else "logit" if logits else "probability"
 
 
 def bare(spec: dict, seed: int) -> keras.Model:
@@ -199,8 +201,8 @@ def snapshot(variable: keras.Variable) -> np.ndarray:
 
 
 def body_of(model: keras.Model, spec: dict) -> keras.Model:
-    """Return the user's own model within what :func:`build` and :func:`bare` make of it: without the head for text codes."""
-    return model.layers[-1] if encoders.model_part(spec["encoders"])["codes"] else model
+    """Return the user's own model within what :func:`build` and :func:`bare` make of it: without the head."""
+    return model.layers[-1] if has_head(encoders.model_part(spec["encoders"])) else model
 
 
 def _config(spec: dict) -> dict:
@@ -233,50 +235,60 @@ def _model(config: dict, part: dict) -> keras.Model:
 
 def example(part: dict, rows: int) -> Tuple[Any, np.ndarray]:
     """Return zeros as (x, y), in the structure that a model is fed with, see :func:`feed`."""
-    x = {}
-    if part["numbers"] is not None:
-        x["numbers"] = np.zeros((rows, *part["numbers"]), np.float32)
-    if part["codes"]:
-        x["codes"] = np.zeros((rows, len(part["codes"])), np.int32)
-    return feed(x), np.zeros(rows, np.int32 if part["task"] == "classification" else np.float32)
+    x = {name: np.zeros((rows, *shape), dtype) for name, (shape, dtype) in encoders.fed(part).items()}
+    return feed(x, part), np.zeros(rows, np.int32 if part["outputs"][0]["task"] == "classification" else np.float32)
 
 
-def feed(arrays: dict) -> Any:
-    """Return the model's input of encoded arrays: one tensor, or a dict of ``numbers`` and ``codes``."""
-    x = {name: arrays[name] for name in ("numbers", "codes") if name in arrays}
+def feed(arrays: dict, part: dict) -> Any:
+    """Return what the model takes of encoded arrays: the only tensor of ``encoders.fed``, or a dict of them."""
+    x = {name: arrays[name] for name in encoders.fed(part)}
     return x if len(x) > 1 else next(iter(x.values()))
 
 
+def has_head(part: dict) -> bool:
+    """Say whether the user's model is fed through a head: only numbers of one input are what it takes itself."""
+    return list(encoders.fed(part)) != ["numbers"]
+
+
 def _attach(body: keras.Model, part: dict) -> keras.Model:
-    """Give the user's model its input: the numbers, or a head that looks text codes up in the graph."""
-    if len(getattr(body, "inputs", None) or [None]) > 1:
-        raise TrialFailed("the model has %d inputs, the data has one" % len(body.inputs))
-    shape = encoders.input_shape(part)
-    if body.built and tuple(body.input_shape[1:]) != tuple(shape):
-        expected = body.input_shape[1:]
+    """Give the user's model its inputs: the numbers, or a head that looks codes up in the graph and joins what is one input."""
+    wanted = {tensor.name: tensor for tensor in getattr(body, "inputs", None) or ()}
+    inputs = part["inputs"]
+    if len(inputs) != max(1, len(wanted)) or (len(inputs) > 1 and {given["name"] for given in inputs} != set(wanted)):
+        raise TrialFailed("the model has the inputs %s, the data has others" % ", ".join(map(json.dumps, wanted)))
+    for given in inputs if wanted else ():
+        expected, shape = wanted.get(given["name"], body.inputs[0]).shape[1:], encoders.input_shape(given)
         if len(expected) != len(shape) or any(a not in (None, b) for a, b in zip(expected, shape)):
             raise TrialFailed(
-                "the model expects rows of shape %s, the features have shape %s (a Reshape layer at the start adapts them)"
-                % (list(expected), list(shape))
-            )
-    if not part["codes"]:
+                "%s expects rows of shape %s, %s features have shape %s (a Reshape layer at the start adapts them)"
+                % ("the model" if len(inputs) == 1 else 'input "%s"' % given["name"], list(expected),
+                   "the" if len(inputs) == 1 else "its", shape)
+            )  # fmt: skip
+    if not has_head(part):
         if not body.built:
-            body.build((None, *shape))
+            body.build((None, *inputs[0]["numbers"]))
         return body
-    numbers = [] if part["numbers"] is None else [keras.Input(part["numbers"], name="numbers")]
-    codes = keras.Input((len(part["codes"]),), dtype="int32", name="codes")
-    pieces: List[Any] = list(numbers)
-    for i, code in enumerate(part["codes"]):
-        column = codes[:, i]
+    tensors = {name: keras.Input(shape, dtype=dtype, name=name) for name, (shape, dtype) in encoders.fed(part).items()}
+    joined = {given["name"]: _joined(given, number, tensors) for number, given in enumerate(inputs)}
+    if len(inputs) > 1:
+        x = keras.tree.map_structure(lambda tensor: joined[tensor.name], body._inputs_struct)
+    else:
+        (x,) = joined.values()
+    return keras.Model(feed(tensors, part), body(x))
+
+
+def _joined(given: dict, number: int, tensors: dict) -> Any:
+    """Join what goes to one input: its numbers, then its codes, looked up."""
+    pieces = [tensors[name] for name in [encoders.tensor_name("numbers", number)] if given["numbers"] is not None]
+    for i, code in enumerate(given["codes"]):
+        column = tensors[encoders.tensor_name("codes", number)][:, i]
         if code["encoder"] == "embedding":
-            pieces.append(keras.layers.Embedding(code["size"], code["dim"], name="embedding_%d" % i)(column))
+            name = encoders.tensor_name("embedding_%d" % i, number)
+            pieces.append(keras.layers.Embedding(code["size"], code["dim"], name=name)(column))
         else:
-            pieces.append(
-                keras.layers.CategoryEncoding(code["size"], "one_hot", name="one_hot_%d" % i)(column)
-            )
-    joined = keras.layers.Concatenate(name="features")(pieces) if len(pieces) > 1 else pieces[0]
-    inputs = {"numbers": numbers[0], "codes": codes} if numbers else codes
-    return keras.Model(inputs, body(joined))
+            name = encoders.tensor_name("one_hot_%d" % i, number)
+            pieces.append(keras.layers.CategoryEncoding(code["size"], "one_hot", name=name)(column))
+    return keras.layers.Concatenate(name=encoders.tensor_name("features", number))(pieces) if len(pieces) > 1 else pieces[0]
 
 
 def _check_output(model: keras.Model, part: dict) -> None:

@@ -116,6 +116,7 @@ def answering(model: Any, output: str, part: dict) -> Callable[..., np.ndarray]:
         (n, classes), or values float32 (n,).
     """
     single = model.output_shape[-1] == 1
+    (wanted,) = part["outputs"]
 
     def predict(x):
         y = tf.cast(model(x, training=False), tf.float32)  # a layer may compute in fewer bits
@@ -131,16 +132,16 @@ def answering(model: Any, output: str, part: dict) -> Callable[..., np.ndarray]:
     ).get_concrete_function()
 
     def answer(arrays: Dict[str, Any], pulse: Callable[[], None] = lambda: None) -> np.ndarray:
-        x, outputs = network.feed(arrays), []
+        x, outputs = network.feed(arrays, part), []
         for start in range(0, len(next(iter(arrays.values()))), BATCH_ROWS):
             rows = slice(start, start + BATCH_ROWS)
             batch = {name: tf.constant(a[rows]) for name, a in x.items()} if isinstance(x, dict) else tf.constant(x[rows])
             outputs.append(function(batch).numpy())
             pulse()
         whole = np.concatenate(outputs) if outputs else np.zeros((0, model.output_shape[-1]), np.float32)
-        if part["task"] != "classification":
+        if wanted["task"] != "classification":
             return whole[:, 0]
-        return (np.concatenate([1 - whole, whole], axis=1) if single else whole)[:, : part["classes"]]
+        return (np.concatenate([1 - whole, whole], axis=1) if single else whole)[:, : wanted["classes"]]
 
     return answer
 

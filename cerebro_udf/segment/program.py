@@ -226,7 +226,7 @@ class Program:
         """Train one pass over a shard or a part of it, minibatch by minibatch, the last short one too.
 
         Args:
-            arrays: ``numbers`` and/or ``codes``, ``label``, and ``weight`` (float32) where rows are weighted: of n
+            arrays: Those of ``encoders.fed``, ``label``, and ``weight`` (float32) where rows are weighted: of n
                 rows, numpy or tensors.
             order: int32 (m,), which rows in which order.
             batch_size: Rows per minibatch, > 0.
@@ -258,7 +258,7 @@ class Program:
         trace_seconds = train_seconds = 0.0
         if rows:
             with network.one_trial_fails():
-                data = (network.feed(arrays), arrays["label"], *([arrays["weight"]] if "weight" in arrays else []))
+                data = (network.feed(arrays, self.part), arrays["label"], *([arrays["weight"]] if "weight" in arrays else []))
                 data = tf.nest.map_structure(tf.convert_to_tensor, data)
                 rest = [tf.convert_to_tensor(order)] if kind == "train" else []
             loop, trace_seconds = self._loop(kind, data, rest)

@@ -115,11 +115,16 @@ def blobs(place: str, value: Any) -> None:
 _TASK = one_of("regression", "classification")
 _NUMBERS = many(number)
 _PART = fields(
-    numbers=maybe(many(whole(1), most=16)),
-    codes=many(fields(name=text, size=whole(1), encoder=one_of(*columns.CATEGORY_ENCODERS), dim=maybe(whole(1)))),
-    task=maybe(_TASK),
-    classes=maybe(whole(1)),
-)  # fmt: skip
+    inputs=many(
+        fields(
+            name=maybe(text),
+            numbers=maybe(many(whole(1), most=16)),
+            codes=many(fields(name=text, size=whole(1), encoder=one_of(*columns.CATEGORY_ENCODERS), dim=maybe(whole(1)))),
+        ),
+        1,
+    ),
+    outputs=many(fields(name=maybe(text), task=maybe(_TASK), classes=maybe(whole(1))), 1, 1),
+)
 
 
 def _encoder(place: str, value: Any) -> None:
@@ -132,6 +137,7 @@ _TEXT = fields(vocabulary=many(maybe(text)))
 _ARRAY = fields(shape=many(whole(), most=16))
 _BUCKETS = fields(boundaries=many(number, 0))
 _LABEL = fields(name=text, type=text, task=maybe(_TASK), values=maybe(many(text)))
+_INPUT = fields(name=maybe(text), features=many(text, 1), stack=maybe(whole(-1, 0)))
 _CLASSES = fields(task=_TASK, weights=maybe(_NUMBERS))
 
 
@@ -173,7 +179,7 @@ def criterion(place: str, value: Any, option: Any) -> None:
 
 def part(place: str, value: Any) -> None:
     """What ``encoders.model_part`` takes."""
-    (fields(input=_PART) if isinstance(value, dict) and "input" in value else _PART)(place, value)
+    (fields(model=_PART) if isinstance(value, dict) and "model" in value else _PART)(place, value)
 
 
 program = fields(
@@ -194,7 +200,11 @@ def feature(place: str, value: Any) -> None:
 
 def encoded(place: str, value: Any) -> None:
     """What ``tensors.Encoding`` takes."""
-    fields(features=many(feature, 1), label=_LABEL, input=_PART)(place, value)
+    fields(features=many(feature, 1), label=_LABEL, inputs=many(_INPUT, 1), model=_PART)(place, value)
+    names = {item["name"] for item in value["features"]}
+    for given in value["inputs"]:
+        if not names.issuperset(given["features"]):
+            raise wrong("%s.inputs.features" % place, given["features"], "a list of features")
     for item in value["features"]:
         at = "%s.features" % place
         _ENCODED(at, item)

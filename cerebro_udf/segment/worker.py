@@ -272,7 +272,7 @@ def encode(plpy, gd: dict, spec: dict) -> Report:
 
 
 def _refuse_wide(part: dict, rows: int) -> None:
-    width = math.prod(part["numbers"] or [0]) + len(part["codes"]) + 1
+    width = sum(math.prod(shape) for shape, _ in encoders.fed(part).values()) + 1
     if 4 * rows * width > memory.available():
         raise OutOfMemory(
             "the encoded shard does not fit the memory that is left on its segment",

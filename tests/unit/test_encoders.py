@@ -78,7 +78,7 @@ def test_arrays_of_rank_two_are_standardized_per_last_axis():
     merged = encoders.merge(
         [ARRAY], None, [shard(20, a=moments(values[:20])), shard(30, a=moments(values[20:]))]
     )
-    assert merged["features"][0]["shape"] == [4, 3] and merged["input"]["numbers"] == [4, 3]
+    assert merged["features"][0]["shape"] == [4, 3] and merged["model"]["inputs"][0]["numbers"] == [4, 3]
     encoded = tensors.Encoding(merged).encode({"a": values.astype(np.float32)})["numbers"]
     assert encoded.shape == (50, 4, 3) and encoded.dtype == np.float32
     assert np.allclose(encoded.reshape(-1, 3).std(axis=0), 1, atol=1e-5)
@@ -92,14 +92,14 @@ def test_numbers_and_short_arrays_join_in_feature_order():
         {"x": np.array([1.0, 3.0]), "z": np.array([7.0, 8.0]), "a": np.array([[0, 2], [4, 2]], np.float32)},
     )
     assert encoded["numbers"].tolist() == [[-1, -1, 0, 7], [1, 1, 0, 8]]
-    assert encoders.input_shape(merged) == [4]
+    assert encoders.from_data(merged)["input_shape"] == [4]
 
 
 def test_the_vocabulary_is_sorted_and_unseen_values_have_code_zero():
     stats = [shard(3, t={**CLEAN, "counts": {"é": 1, "b": 2}}), shard(1, t={**CLEAN, "counts": {"B": 1}})]
     merged = encoders.merge([TEXT], None, stats)
     assert merged["features"][0]["vocabulary"] == ["B", "b", "é"]
-    assert merged["input"]["codes"] == [{"name": "t", "size": 4, "encoder": "one_hot"}]
+    assert merged["model"]["inputs"][0]["codes"] == [{"name": "t", "size": 4, "encoder": "one_hot"}]
     column = tensors.Text(np.array([0, 1, 0], np.int32), ["é", "new"])
     assert tensors.Encoding(merged).encode({"t": column})["codes"].tolist() == [[3], [0], [3]]
     assert tensors.Encoding(merged).encode({"t": ["b", "c"]})["codes"].tolist() == [[2], [0]]
@@ -118,7 +118,7 @@ def test_many_values_get_an_embedding_and_only_the_most_frequent_a_code():
 def test_encoders_asked_for_are_used():
     stats = [shard(2, t={**CLEAN, "counts": {"a": 1, "b": 1}})]
     wanted = {**TEXT, "encoder": {"embedding": {"dim": 8}}}
-    assert encoders.merge([wanted], None, stats)["input"]["codes"][0] == {
+    assert encoders.merge([wanted], None, stats)["model"]["inputs"][0]["codes"][0] == {
         "name": "t",
         "size": 3,
         "encoder": "embedding",
@@ -161,7 +161,7 @@ def test_classes_are_sorted_and_come_back(parts, sorted_classes):
     merged = encoders.merge(
         [NUMBER], LABEL, [shard(2, x=moments([1.0, 2.0]), y=labels(*part)) for part in parts]
     )
-    assert merged["label"]["classes"] == sorted_classes and encoders.n_classes(merged) == len(sorted_classes)
+    assert merged["label"]["classes"] == sorted_classes and encoders.from_data(merged)["classes"] == len(sorted_classes)
     column = sorted_classes[::-1] if isinstance(sorted_classes[0], str) else np.array(sorted_classes[::-1])
     codes = tensors.Encoding(merged).encode({"x": np.ones(len(column))}, column)["label"]
     assert codes.dtype == np.int32
@@ -188,7 +188,7 @@ def test_regression_labels_become_float32():
     merged = encoders.merge(
         [NUMBER], label, [shard(2, x=moments([1.0, 2.0]), y={**CLEAN, "min": 0.0, "max": 1.0})]
     )
-    assert merged["input"]["classes"] is None
+    assert merged["model"]["outputs"][0]["classes"] is None
     assert tensors.Encoding(merged).encode({"x": np.ones(2)}, np.array([0.1, 0.2]))["label"].dtype == np.float32
 
 
@@ -304,7 +304,7 @@ def test_explicit_boundaries_are_kept_and_buckets_may_be_embedded():
     settings = {"boundaries": [18.0, 65.0], "as": {"embedding": {"dim": 2}}}
     stats = [shard(2, x={**moments([1.0, 70.0]), "points": points([1.0, 70.0])})]
     merged = encoders.merge([{**NUMBER, "encoder": {"bucketize": settings}}], None, stats)
-    assert merged["input"]["codes"] == [{"name": "x", "size": 3, "encoder": "embedding", "dim": 2}]
+    assert merged["model"]["inputs"][0]["codes"] == [{"name": "x", "size": 3, "encoder": "embedding", "dim": 2}]
     codes = tensors.Encoding(merged).encode({"x": np.array([17.9, 18.0, 64.9, 65.0])})["codes"]
     assert codes.tolist() == [[0], [1], [1], [2]]
 
@@ -319,3 +319,59 @@ def test_minmax_maps_the_range_of_all_shards_onto_zero_to_one():
     stats.append(shard(0, x={**moments([]), "range": None}))
     encoded = tensors.Encoding(encoders.merge([spec], None, stats)).encode({"x": np.array([1.0, 5.0, 2.0, 9.0])})
     assert encoded["numbers"].tolist() == [[0], [1], [0.25], [2]]
+
+
+def merged(features, stats, inputs):
+    given = [{"name": name, "features": names, "stack": stack} for name, (names, stack) in inputs.items()]
+    return json.loads(json.dumps(encoders.merge(features, None, stats, inputs=given)))
+
+
+def test_features_go_to_the_inputs_that_name_them_in_their_order():
+    z = {**NUMBER, "name": "z", "encoder": "none"}
+    texts = {**CLEAN, "counts": {"a": 1, "b": 1}}
+    stats = [shard(2, x=moments([1.0, 3.0]), a=moments(np.arange(8.0).reshape(2, 2, 2)), z=moments([7.0, 8.0]), t=texts)]
+    inputs = {"w": (["z", "x"], None), "d": (["a"], None), "t": (["t", "z"], None)}
+    kept = merged([NUMBER, {**ARRAY, "encoder": "none"}, z, TEXT], stats, inputs)
+    assert [given["numbers"] for given in kept["model"]["inputs"]] == [[2], [2, 2], [1]]
+    columns = {"x": np.array([1.0, 3.0]), "z": np.array([7.0, 8.0]), "a": np.arange(8.0).reshape(2, 2, 2), "t": ["b", "new"]}
+    encoded = tensors.Encoding(kept).encode(columns)
+    assert {name: array.tolist() for name, array in encoded.items()} == {
+        "numbers": [[7, -1], [8, 1]], "numbers_1": columns["a"].tolist(), "codes_2": [[2], [0]], "numbers_2": [[7], [8]],
+    }  # fmt: skip
+    assert encoders.from_data(kept)["input_shape"] is None
+    assert {name: array.shape[1:] for name, array in encoded.items()} == {n: shape for n, (shape, _) in encoders.fed(kept["model"]).items()}
+
+
+@pytest.mark.parametrize("stack", [0, -1])
+@pytest.mark.parametrize("shape", [(), (5,), (4, 3)])
+def test_columns_of_one_shape_are_stacked_along_an_axis_of_their_own(shape, stack):
+    random = np.random.default_rng(2)
+    columns = {name: random.normal(size=(20_000, *shape)) for name in "abc"}
+    base = ARRAY if shape else NUMBER
+    features = [{**base, "name": name} for name in columns]
+    kept = merged(features, [shard(20_000, **{name: moments(column) for name, column in columns.items()})], {"s": (["b", "c", "a"], stack)})
+    scaled = [(columns[n] - columns[n].reshape(-1, *shape[-1:]).mean(0)) / columns[n].reshape(-1, *shape[-1:]).std(0) for n in "bca"]
+    expected = np.stack([column if shape else column[:, None] for column in scaled], 1 if stack == 0 else -1)
+    encoded = tensors.Encoding(kept).encode(columns)["numbers"]
+    assert encoded.flags.c_contiguous and list(encoded.shape[1:]) == kept["model"]["inputs"][0]["numbers"]
+    np.testing.assert_allclose(encoded, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_numbers_whose_nulls_are_kept_are_stacked_with_their_indicators():
+    features = [{**NUMBER, "name": name, "encoder": "none", "nulls": {"value": 0.0, "indicator": True}} for name in "ab"]
+    kept = merged(features, [shard(2, a=moments([1.0, 3.0]), b=moments([5.0, 6.0]))], {"s": (["a", "b"], 0)})
+    encoded = tensors.Encoding(kept).encode({"a": np.array([1.0, np.nan]), "b": np.array([np.nan, 6.0])})
+    assert encoded["numbers"].tolist() == [[[1, 0], [0, 1]], [[0, 1], [6, 0]]]
+
+
+@pytest.mark.parametrize("names, stack, error", [
+    (["x", "a"], 0, errors.RaggedArrays), (["x", "t"], -1, errors.WrongColumnType), (["t", "t2"], 0, errors.WrongColumnType),
+    (["x", "d"], None, errors.NotSupported), (["t", "d"], None, errors.NotSupported),
+])  # fmt: skip
+def test_what_cannot_be_one_input_is_refused(names, stack, error):
+    texts = {**CLEAN, "counts": {"a": 1, "b": 1}}
+    features = [NUMBER, ARRAY, {**ARRAY, "name": "d"}, TEXT, {**TEXT, "name": "t2"}]
+    stats = [shard(2, x=moments([1.0, 3.0]), a=moments(np.ones((2, 3))), d=moments(np.ones((2, 3, 2))), t=texts, t2=texts)]
+    with pytest.raises(error) as refused:
+        merged(features, stats, {"s": (names, stack)})
+    assert refused.value.hint

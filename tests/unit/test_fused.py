@@ -1,9 +1,12 @@
 """Members trained as one give what each gives alone, up to rounding. Real Keras, in this process."""
 
+import json
+
+import keras
 import numpy as np
 import pytest
 
-from cerebro_udf import errors
+from cerebro_udf import definition, errors
 from cerebro_udf.segment import choice, fusable, seeds, state
 from cerebro_udf.segment.fused import TOLERANCE, FusedProgram
 from cerebro_udf.segment.program import Program
@@ -71,6 +74,19 @@ def test_members_trained_as_one_are_what_each_is_alone(layers, encoders, optimiz
         theirs = alone(program, blob, rate, arrays)
         assert_equal(ours, theirs)
         assert_equal(alone(program, ours, rate, arrays), alone(program, theirs, rate, arrays))  # alone in its next visit
+
+
+def test_members_of_several_inputs_are_what_each_is_alone():
+    """Codes are looked up in the head alone, numbers of either input go to each member."""
+    a, b = keras.Input((8,), name="a"), keras.Input((2,), name="b")
+    joined = keras.layers.Concatenate()([keras.layers.Dense(4, activation="tanh")(a), keras.layers.Dropout(0.3)(b)])
+    written = keras.Model([b, a], keras.layers.Dense(3)(joined)).to_json()
+    inputs = [{"name": "a", "numbers": [6], "codes": [{"encoder": "one_hot", "size": 2}]}, {"name": "b", "numbers": [2], "codes": []}]
+    encoders = {**part(), "inputs": inputs}
+    program = Program({**spec(DENSE, encoders), "definition": definition.bind(definition.check(json.loads(written)), {})})
+    arrays, firsts = data(encoders), [program.initial_state(seed, generators=1) for seed in (1, 2)]
+    for ours, blob in zip(together(FusedProgram(program, 2), firsts, [None, None], arrays), firsts):
+        assert_equal(ours, alone(program, blob, None, arrays))
 
 
 def test_validation_as_one_gives_each_members_accumulators(everything):

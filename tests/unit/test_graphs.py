@@ -7,10 +7,10 @@ import pytest
 
 from cerebro_udf import compilation, definition
 from cerebro_udf.coordinator import options
-from cerebro_udf.errors import NotSupported
-from cerebro_udf.segment import network, program
+from cerebro_udf.errors import InvalidArgument, NotSupported
+from cerebro_udf.segment import network, program, seeds
 from tests.unit.test_program import data, part, spec
-from tests.unit.test_training import N, by_hand, differing, trained
+from tests.unit.test_training import BATCH, N, by_hand, differing, trained
 
 L = keras.layers
 
@@ -64,9 +64,64 @@ def test_a_functional_model_trains_as_keras_trains_it_bit_for_bit(form):
     assert differing(trained(built, arrays), by_hand(model, arrays)) == []
 
 
-def two_inputs():
-    a, b = keras.Input((6,), name="a"), keras.Input((2,), name="b")
-    return keras.Model({"a": a, "b": b}, L.Dense(3)(L.Concatenate()([a, b])))
+def two_inputs(structure):
+    a, b = keras.Input((6,), name="a"), keras.Input((5, 2), name="b")
+    inside = keras.Input((6,))
+    twin = keras.Model(inside, L.Dense(4, activation="tanh")(inside))
+    joined = L.Concatenate()([twin(a), twin(L.Dropout(0.2)(a)), L.LSTM(3)(b)])
+    return keras.Model(structure(a, b), L.Dense(3)(L.BatchNormalization()(joined)))
+
+
+STRUCTURES = {
+    "list": lambda a, b: [a, b], "swapped": lambda a, b: [b, a], "dict": lambda a, b: {"a": a, "b": b},
+    "nested": lambda a, b: {"x": [a], "y": {"b": b}},
+}  # fmt: skip
+TWO = {**part(), "inputs": [{"name": "b", "numbers": [5, 2], "codes": []}, {"name": "a", "numbers": [6], "codes": []}]}
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_a_model_of_two_inputs_trains_as_keras_trains_it_bit_for_bit(structure):
+    checked = definition.check(json.loads(two_inputs(STRUCTURES[structure]).to_json()))
+    assert sorted(definition.ends(checked)[0]) == ["a", "b"]
+    built = program.Program({**spec([{"Dense": {"units": 3}}]), "definition": definition.bind(checked, {}), "encoders": TWO})
+    model = two_inputs(lambda a, b: {"numbers": b, "numbers_1": a})
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+    model.optimizer.build(model.trainable_variables)
+    arrays, order = data(TWO, N), seeds.permutation(5, 1, 0, N)
+    beginning = [variable.numpy() for variable in model.optimizer.variables]
+    for rows in (1, 2):  # opens its graph for minibatches of any size
+        model.train_on_batch({name: arrays[name][:rows] for name in ("numbers", "numbers_1")}, arrays["label"][:rows])
+    for variable, value in zip(model.optimizer.variables, beginning):
+        variable.assign(value)
+    built.set_state(built.initial_state(11))
+    matched(network.body_of(built.model, {"encoders": TWO}), model)
+    built.train(arrays, order, BATCH)
+    for start in range(0, N, BATCH):
+        picks = order[start : start + BATCH]
+        model.train_on_batch({name: arrays[name][picks] for name in ("numbers", "numbers_1")}, arrays["label"][picks])
+    assert unequal(network.body_of(built.model, {"encoders": TWO}), model) == []
+
+
+def named(model):
+    """Variables by the place of their layers among those of their class: Keras makes layers in another order from JSON."""
+    found, seen = {}, {}
+    for layer in model._flatten_layers(include_self=False):
+        if not list(layer._flatten_layers(include_self=False)):
+            kind = type(layer).__name__, str([v.shape for v in layer.variables])
+            seen[kind] = seen.get(kind, 0) + 1
+            found.update({(*kind, seen[kind], i): variable for i, variable in enumerate(layer.variables)})
+    assert len(found) == len(model.variables)
+    return found
+
+
+def matched(ours, theirs):
+    """Give a model the values of another one of the same layers."""
+    for name, variable in named(theirs).items():
+        variable.assign(named(ours)[name])
+
+
+def unequal(ours, theirs):
+    return [name for name, variable in named(theirs).items() if named(ours)[name].numpy().tobytes() != variable.numpy().tobytes()]
 
 
 def two_outputs():
@@ -74,15 +129,30 @@ def two_outputs():
     return keras.Sequential([L.Dense(4), keras.Model(x, [L.Dense(3)(x), L.Dense(1)(x)])])
 
 
-@pytest.mark.parametrize("form, ends", [
-    (branches, (1, 1)), (ends_with_names, (1, 1)), (nested_in_a_sequential, (1, 1)), (two_inputs, (2, 1)), (two_outputs, (1, 2)),
-])  # fmt: skip
-def test_a_model_of_several_ends_is_stored_and_fit_says_that_it_cannot_train_it_yet(form, ends):
-    checked = definition.check(json.loads(form().to_json()))
-    assert definition.ends(checked) == ends
-    if ends == (1, 1):
-        assert options.parse(None, checked)
-        return
+def test_a_model_of_several_outputs_is_stored_and_fit_says_that_it_cannot_train_it_yet():
+    checked = definition.check(json.loads(two_outputs().to_json()))
+    assert len(definition.ends(checked)[1]) == 2
     with pytest.raises(NotSupported, match="not supported yet") as refused:
         options.parse(None, checked)
     assert "2 " in refused.value.detail and refused.value.hint
+
+
+@pytest.mark.parametrize("given, message, hint", [
+    (None, "several inputs", '"a": '), ({"a": ["x"]}, 'leaves out "b"', "Say which"), ({"a": ["x"], "c": ["y"]}, '"c"', "no name"),
+    ({"a": ["x"], "bb": ["y"]}, '"bb"', 'Did you mean "b"'), ({"a": ["x"], "b": ["y"], "c": ["z"]}, '"c"', "no name"),
+])  # fmt: skip
+def test_the_inputs_of_a_model_are_to_be_named(given, message, hint):
+    checked = definition.check(json.loads(two_inputs(STRUCTURES["list"]).to_json()))
+    with pytest.raises(InvalidArgument, match=message) as refused:
+        options.parse({"inputs": given}, checked)
+    assert hint in refused.value.hint or hint == "no name"
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+def test_a_model_of_one_input_may_have_it_named(form):
+    checked = definition.check(json.loads(form().to_json()))
+    (name,) = definition.ends(checked)[0]
+    assert options.parse(None, checked).inputs is None
+    assert options.parse({"inputs": {name or "x": ["a", "b"]}}, checked).inputs == [
+        {"name": name or "x", "features": ["a", "b"], "stack": None}
+    ]

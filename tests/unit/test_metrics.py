@@ -34,7 +34,10 @@ MODELS = {
 
 def part_of(model):
     task, classes, _, _ = MODELS[model]
-    return {"numbers": [2], "codes": [], "task": task, "classes": classes}
+    return {
+        "inputs": [{"name": None, "numbers": [2], "codes": []}],
+        "outputs": [{"name": None, "task": task, "classes": classes}],
+    }
 
 
 def data(model, seed=0):
@@ -54,7 +57,7 @@ def data(model, seed=0):
 
 def made(metric, model):
     _, _, units, logits = MODELS[model]
-    return metrics.suited(compilation.check_metric(metric), part_of(model), units, logits)
+    return metrics.suited(compilation.check_metric(metric), part_of(model)["outputs"][0], units, logits)
 
 
 def value(metric, model, cuts=(0, ROWS), batch=ROWS):

@@ -46,6 +46,7 @@ def test_no_options_are_sensible_ones():
         "weighted_metrics": None,
         "precision": "float32",
         "fuse": None,
+        "inputs": None,
     }
     for given in (None, {}, dict.fromkeys(expected)):
         stored = o.parse(given, MODEL).to_json()

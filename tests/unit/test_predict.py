@@ -25,7 +25,8 @@ def stored(features, type_="text", classes=("no", "yes")):
     if classes:
         label["classes"] = list(classes)
     made = {"format": 1, "features": features, "label": label}
-    return {**made, "input": encoders._input(features, label)}
+    inputs = [{"name": None, "features": [feature["name"] for feature in features], "stack": None}]
+    return {**made, "inputs": inputs, "model": encoders._model(features, inputs, label)}
 
 
 def record(kept, layers, **more):

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from cerebro_udf import compilation, definition, errors
+from cerebro_udf import encoders as encoding
 from cerebro_udf.segment import memory, network, program, seeds, state
 
 N = 203  # the last minibatch of 32 is short
@@ -17,16 +18,14 @@ N = 203  # the last minibatch of 32 is short
 
 def part(numbers=(6,), codes=(), task="classification", classes=3):
     return {
-        "numbers": list(numbers) if numbers else None,
-        "codes": list(codes),
-        "task": task,
-        "classes": classes,
+        "inputs": [{"name": None, "numbers": list(numbers) if numbers else None, "codes": list(codes)}],
+        "outputs": [{"name": None, "task": task, "classes": classes}],
     }
 
 
 def spec(layers, encoders=None, optimizer="adam", loss=None, metrics=None):
     encoders = encoders or part()
-    bound = definition.bind({"layers": layers}, {"classes": encoders["classes"], "input_shape": [6]})
+    bound = definition.bind({"layers": layers}, encoding.from_data({"model": encoders}))
     return {
         "definition": bound,
         "optimizer": compilation.check_optimizer(optimizer),
@@ -39,17 +38,18 @@ def spec(layers, encoders=None, optimizer="adam", loss=None, metrics=None):
 def data(encoders, n=N, seed=0):
     rng = np.random.default_rng(seed)
     arrays = {}
-    if encoders["numbers"]:
-        arrays["numbers"] = rng.normal(size=(n, *encoders["numbers"])).astype(np.float32)
-    if encoders["codes"]:
-        arrays["codes"] = np.stack([rng.integers(0, c["size"], n) for c in encoders["codes"]], 1).astype(
-            np.int32
+    for number, given in enumerate(encoders["inputs"]):
+        if given["numbers"]:
+            arrays[encoding.tensor_name("numbers", number)] = rng.normal(size=(n, *given["numbers"])).astype(np.float32)
+        if given["codes"]:
+            codes = np.stack([rng.integers(0, c["size"], n) for c in given["codes"]], 1)
+            arrays[encoding.tensor_name("codes", number)] = codes.astype(np.int32)
+    for number, output in enumerate(encoders["outputs"]):
+        arrays[encoding.tensor_name("label", number)] = (
+            rng.normal(size=n).astype(np.float32)
+            if output["task"] == "regression"
+            else rng.integers(0, output["classes"], n).astype(np.int32)
         )
-    arrays["label"] = (
-        rng.normal(size=n).astype(np.float32)
-        if encoders["task"] == "regression"
-        else rng.integers(0, encoders["classes"], n).astype(np.int32)
-    )
     return arrays
 
 
@@ -72,8 +72,8 @@ def everything():
     return program.Program(EVERYTHING)
 
 
-def by_train_on_batch(model, arrays, order, batch_size):
-    x = network.feed(arrays)
+def by_train_on_batch(model, arrays, order, batch_size, encoders=None):
+    x = network.feed(arrays, encoders or part())
     for start in range(0, len(order), batch_size):
         picks = order[start : start + batch_size]
         model.train_on_batch(
@@ -290,7 +290,7 @@ def test_text_codes_are_looked_up_in_the_graph(numbers, codes, width):
     built.train(arrays, order, 32)
     ours = built.get_state()
     built.set_state(first)
-    by_train_on_batch(built.model, arrays, order, 32)
+    by_train_on_batch(built.model, arrays, order, 32, encoders)
     assert state.unpack(ours)[0]["model/0"].tobytes() == built.model.variables[0].numpy().tobytes()
     built.validate(arrays, 32)
     assert built.accumulators()
@@ -489,7 +489,7 @@ def test_a_monstrous_layer_fails_the_trial_before_it_takes_memory(layer, reason)
 
 def test_a_monstrous_embedding_or_one_hot_code_fails_the_trial():
     for code in ({"encoder": "embedding", "dim": 50}, {"encoder": "one_hot"}):
-        encoders = {**part(), "codes": [{"name": "t", "size": 2**33, **code}]}
+        encoders = part(codes=[{"name": "t", "size": 2**33, **code}])
         with pytest.raises(errors.TrialFailed, match="GB are available"):
             program.Program(spec([{"Dense": {"units": "$classes"}}], encoders=encoders))
 

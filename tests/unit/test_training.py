@@ -155,7 +155,8 @@ def test_predictions_are_float32_in_every_precision():
     encoders = {
         "features": [{"name": "x", "kind": "array", "encoder": "none", "shape": [6], "type": "real[]"}],
         "label": {"name": "y", "type": "integer", "task": "classification", "classes": [0, 1, 2]},
-        "input": part(),
+        "inputs": [{"name": None, "features": ["x"], "stack": None}],
+        "model": part(),
     }
     for layers in ([{"Dense": {"units": 3}}], [{"Dense": {"units": 3, "dtype": "bfloat16"}}]):
         one = {**spec(layers), "precision": "mixed_bfloat16"}

@@ -1,0 +1,113 @@
+"""Which features go to which input of a model: the option ``inputs``, read, and held against the model and the columns. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional
+
+from cerebro_udf import definition as definitions
+from cerebro_udf.coordinator.space import whole
+from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
+from cerebro_udf.keras_objects import show
+
+_FORM = '{"wide": ["a", "b"], "series": {"columns": ["jan", "feb"], "stack": -1}}, by the names of the model\'s Input layers'
+
+
+def read_inputs(option: str, value: Any) -> List[dict]:
+    """Return the option ``inputs`` as a list of ``{"name", "features", "stack" (0, -1 or None)}``.
+
+    Raises:
+        InvalidArgument.
+    """
+    if not isinstance(value, dict) or not value:
+        raise _wrong(option, value, _FORM)
+    return [_input("%s.%s" % (option, name), name, given) for name, given in value.items()]
+
+
+def _wrong(place: str, value: Any, form: str) -> InvalidArgument:
+    return InvalidArgument('option "%s" has a wrong value' % place, "The value is %s." % show(value), "Accepted is %s." % form)
+
+
+def _input(place: str, name: str, given: Any) -> dict:
+    settings = {"columns": given} if isinstance(given, list) else given
+    if not isinstance(settings, dict):
+        raise _wrong(place, given, _FORM)
+    for key in settings:
+        if key not in ("columns", "stack"):
+            hint = nearest(key, ("columns", "stack"))
+            raise InvalidArgument('unknown key "%s" in option "%s"' % (key, place), "The value is %s." % show(given), hint)
+    columns, stack = settings.get("columns"), settings.get("stack")
+    if not isinstance(columns, list) or not columns or not all(isinstance(column, str) and column.strip() for column in columns):
+        raise _wrong(place, given, 'a list of features such as ["a", "b"]')
+    if len(set(columns)) < len(columns):
+        raise InvalidArgument('option "%s" names a feature twice' % place, "The value is %s." % show(given), "List each feature once.")
+    if stack is not None and (isinstance(stack, bool) or whole(stack) not in (0, -1)):
+        raise _wrong(place + ".stack", stack, "0 (columns become the first axis of a row) or -1 (the last one)")
+    return {"name": name, "features": columns, "stack": None if stack is None else whole(stack)}
+
+
+def check(inputs: Optional[List[dict]], definition: dict) -> None:
+    """Hold the option ``inputs`` against a model.
+
+    Args:
+        inputs: What :func:`read_inputs` returned, or None.
+        definition: Of the model, as ``definition.check`` returned it.
+
+    Raises:
+        InvalidArgument: the option names what is no input, or does not name all; NotSupported: a model of several outputs.
+    """
+    begins, finishes = definitions.ends(definition)
+    if len(finishes) > 1:
+        hint = "Give the model one output, that of the label."
+        raise NotSupported("training a model of several outputs is not supported yet", "The model has %d outputs." % len(finishes), hint)
+    known = [name for name in begins if name is not None]
+    if inputs is None:
+        if len(begins) > 1:
+            raise InvalidArgument(
+                "the model has several inputs, and nothing says which features go where",
+                "Its inputs are %s." % _listed(known),
+                'Set the option "inputs", such as {%s}.' % ", ".join('"%s": ["column", …]' % name for name in known),
+            )
+        return
+    if not known and len(inputs) == 1:  # an input without a name takes any
+        return
+    named = [given["name"] for given in inputs]
+    for name in named:
+        if name not in known:
+            hint = nearest(name, known) if known else "The model has one input: name one."
+            raise InvalidArgument('option "inputs" names "%s", which is no input of the model' % name, None, hint)
+    missing = [name for name in known if name not in named]
+    if missing:
+        raise InvalidArgument(
+            'option "inputs" leaves out "%s"' % missing[0], "The model's inputs are %s." % _listed(known), "Say which features go there."
+        )
+
+
+def features(inputs: Optional[List[dict]], given: List[str]) -> List[str]:
+    """Return the features of a call: those that ``inputs`` lists, where the call lists none itself."""
+    if inputs is None or given != ["*"]:
+        return given
+    return list(dict.fromkeys(name for one in inputs for name in one["features"]))
+
+
+def check_features(inputs: Optional[List[dict]], features: List[str]) -> None:
+    """Hold the option ``inputs`` against the features.
+
+    Raises:
+        InvalidArgument: it names what is no feature, or leaves one out.
+    """
+    if inputs is None:
+        return
+    listed = {name for given in inputs for name in given["features"]}
+    for given in inputs:
+        for name in given["features"]:
+            if name not in features:
+                message = 'option "inputs.%s" names "%s", which is not a feature' % (given["name"], name)
+                raise InvalidArgument(message, None, nearest(name, features))
+    for name in features:
+        if name not in listed:
+            hint = "List it in an input, or take it off the features."
+            raise InvalidArgument('feature "%s" goes to no input of the model' % name, 'It is not in the option "inputs".', hint)
+
+
+def _listed(names: List[str]) -> str:
+    return ", ".join('"%s"' % name for name in names)

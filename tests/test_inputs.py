@@ -1,0 +1,149 @@
+"""Models of several inputs, from fit to the exported archive: each answer against numpy or plain Keras."""
+
+from __future__ import annotations
+
+import json
+import os
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import pytest
+
+from tests import outcome
+from tests import requirements as requires
+
+WARM = True
+pytestmark = requires.segments(2)
+L = keras.layers
+
+COUNT = 80
+COLUMNS = {"a": "real", "b": "double precision", "t": "text", "image": "real[]", "jan": "real[]", "feb": "real[]", "label": "boolean"}
+INPUTS = {
+    "wide": ["b", "t", "a"], "image": ["image"], "series": {"columns": ["feb", "jan"], "stack": -1}, "again": ["a"],
+}  # fmt: skip
+
+
+def made() -> list[dict]:
+    random = np.random.default_rng(4)
+    rows = []
+    for _ in range(COUNT):
+        row = {
+            "a": float(np.float32(random.normal())), "b": float(random.normal()), "t": "xyz"[random.integers(3)],
+            "image": random.normal(size=(4, 4, 1)).astype(np.float32).tolist(),
+            "jan": random.normal(size=6).astype(np.float32).tolist(), "feb": random.normal(2, 3, size=6).astype(np.float32).tolist(),
+        }  # fmt: skip
+        rows.append({**row, "label": row["a"] + row["image"][0][0][0] > 0})
+    return rows
+
+
+def model() -> keras.Model:
+    """Branches, a shared layer, a model within the model."""
+    wide, image = keras.Input((6,), name="wide"), keras.Input((4, 4, 1), name="image")
+    series, again = keras.Input((6, 2), name="series"), keras.Input((1,), name="again")
+    inside, twin = keras.Input((4, 4, 1)), L.Dense(3, activation="tanh")
+    seen = keras.Model(inside, L.Flatten()(L.Conv2D(2, 3)(inside)))(image)
+    joined = L.Concatenate()([twin(L.Dense(2)(wide)), twin(L.Flatten()(series)[:, :2]), L.LSTM(3)(series), seen, again])
+    return keras.Model({"series": series, "wide": wide, "image": image, "again": again}, L.Dense(2, activation="softmax")(joined))
+
+
+def encoded(rows: list[dict]) -> dict[str, np.ndarray]:
+    """What each input of the model is fed with, as docs/replay.md says."""
+
+    def scaled(name: str) -> np.ndarray:
+        values = np.array([row[name] for row in rows], np.float64)
+        flat = values.reshape(-1, values.shape[-1] if values.ndim > 1 else 1)
+        values = (values - flat.mean(axis=0)) / flat.std(axis=0)
+        return values.astype(np.float32).reshape(len(rows), *values.shape[1:] or (1,))
+
+    codes = np.eye(4, dtype=np.float32)[["xyz".index(row["t"]) + 1 for row in rows]]
+    return {
+        "wide": np.concatenate([scaled("b"), scaled("a"), codes], 1), "image": scaled("image"),
+        "series": np.stack([scaled("feb"), scaled("jan")], -1), "again": scaled("a"),
+    }  # fmt: skip
+
+
+class Fitted:
+    def __init__(self, session):
+        self.rows = made()
+        self.table = session.sharded(COLUMNS, [list(row.values()) for row in self.rows], [30, 50])
+        self.model = session.model(json.loads(model().to_json()))
+        self.features = list(COLUMNS)[:-1]
+        self.options = {"inputs": INPUTS, "epochs": 2, "order": "fixed"}
+        self.run = session.fit(self.table, self.model, "label", self.features, **self.options)
+        found = outcome.weights(outcome.best(session.cluster, self.run, shards=2))
+        plain = keras.models.model_from_json(model().to_json())
+        for variable, value in zip(plain.variables, found, strict=True):
+            variable.assign(value)
+        self.expected = np.asarray(plain(encoded(self.rows), training=False))
+
+
+@pytest.fixture(scope="module")
+def fitted(session):
+    return Fitted(session)
+
+
+def test_rows_are_predicted_as_keras_predicts_them(session, fitted):
+    statement = "select cerebro.predict_probabilities(%s, r) from pg_catalog.jsonb_array_elements(%s) with ordinality e (r, n) order by n"
+    answers = [answer["true"] for (answer,) in session.rows(statement, fitted.run, json.dumps(fitted.rows))]
+    np.testing.assert_allclose(answers, fitted.expected[:, 1], atol=1e-5)
+    assert np.ptp(answers) > 0.05
+    row = [fitted.rows[0][name] for name in fitted.features]
+    answer = session.rows("select cerebro.predict_probabilities(%s, %s::text)", fitted.run, json.dumps(row))
+    assert answer[0][0]["true"] == pytest.approx(answers[0])
+
+
+def test_a_table_is_predicted_judged_and_explained(session, fitted):
+    target = session.name("target")
+    named = session.sharded({"row": "integer", **COLUMNS}, [[n, *row.values()] for n, row in enumerate(fitted.rows)], [30, 50])
+    session.conn.execute(
+        "select cerebro.predict_table(%s, %s::text::regclass, %s, '{row}', '{\"probabilities\": true}')", [fitted.run, named.name, target]
+    )
+    found = [answer["true"] for (answer,) in session.rows("select probabilities from %s order by row" % target)]
+    np.testing.assert_allclose(found, fitted.expected[:, 1], atol=1e-5)
+    judged = dict(session.rows("select * from cerebro.evaluate(%s, %s::text::regclass)", fitted.run, fitted.table.name))
+    label = np.array([row["label"] for row in fitted.rows], int)
+    assert judged["accuracy"] == pytest.approx(float((fitted.expected.argmax(1) == label).mean()))
+    assert judged["loss"] == pytest.approx(float(-np.log(fitted.expected[np.arange(COUNT), label]).mean()), rel=1e-4)
+    lines = session.rows("select feature, importance from cerebro.importance(%s, %s::text::regclass)", fitted.run, fitted.table.name)
+    assert {feature for feature, _ in lines} == set(fitted.features) and all(value != 0 for _, value in lines)
+
+
+def test_the_exported_archive_takes_columns_and_gives_what_sql_predicts(session, fitted, tmp_path):
+    path = tmp_path / "model.keras"
+    path.write_bytes(session.rows("select cerebro.export_model(%s)", fitted.run)[0][0])
+    archive = keras.models.load_model(path, safe_mode=True)
+    dtypes = {"t": "string"}
+    x = {
+        tensor.name: keras.ops.convert_to_tensor(
+            np.array([row[tensor.name] for row in fitted.rows]).reshape(COUNT, *tensor.shape[1:]), dtypes.get(tensor.name, "float64")
+        )
+        for tensor in archive.inputs
+    }
+    np.testing.assert_allclose(np.asarray(archive(x, training=False)), fitted.expected, atol=1e-5)
+
+
+def test_scalars_stacked_for_a_model_without_named_inputs(session, fitted):
+    definition = {"layers": [{"SimpleRNN": {"units": 3}}, {"Dense": {"units": "$classes"}}]}
+    inputs = {"steps": {"columns": ["b", "a"], "stack": 0}}
+    run = session.fit(fitted.table, session.model(definition), "label", ["*"], inputs=inputs)
+    assert session.rows("select features, encoders->'model'->'inputs'->0->'numbers' from cerebro.run where run = %s", run) == [
+        (["b", "a"], [2, 1])
+    ]
+    assert session.rows("select count(cerebro.predict(%s, r)) from " + fitted.table.name + " r", run) == [(COUNT,)]
+
+
+def test_inputs_that_do_not_fit_are_refused_before_anything_starts(session, fitted):
+    def refused(features, inputs, sqlstate, *told):
+        error = session.refused(fitted.table, fitted.model, "label", features, inputs=inputs)
+        assert error.sqlstate == sqlstate and error.hint, error
+        assert all(word in "%s %s %s" % (error.message, error.detail, error.hint) for word in told), error
+
+    refused(fitted.features, None, "22023", "several inputs", '"wide": ')
+    refused(fitted.features, {**INPUTS, "wide": ["b", "tt", "a"]}, "22023", '"tt"', '"t"')
+    refused(fitted.features, {**INPUTS, "series": ["feb"]}, "22023", '"jan"', "no input")
+    refused(fitted.features, {**INPUTS, "wid": ["a"]}, "22023", '"wid"', '"wide"')
+    refused(fitted.features, {**INPUTS, "image": ["image", "a"]}, "0A000", '"image"', "inputs")
+    refused(fitted.features, {**INPUTS, "series": {"columns": ["jan", "feb"], "stack": 1}}, "22023", "inputs.series.stack")
