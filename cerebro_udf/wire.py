@@ -13,7 +13,7 @@ VALIDATION_FORMS = [
     set(keys.split())
     for keys in (
         "fraction", "fraction stratify", "column", "group fraction", "time fraction", "time from",
-        "folds fold", "folds fold group", "folds fold stratify",
+        "folds fold", "folds fold group", "folds fold stratify", "table",
     )
 ]  # fmt: skip
 VALIDATION_COLUMNS = ("column", "group", "time")

@@ -213,3 +213,65 @@ def test_a_column_that_the_caller_may_not_read_is_refused(session, table, model,
         statement, values = session.call(table, "logit", "label", validation={"column": "test"})
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match='permission denied for column "test"'):
             connection.execute(statement, values)
+
+
+@pytest.fixture(scope="module")
+def further(session):
+    """A table of rows for validation: fewer rows than segments, on two of them."""
+    return session.sharded(COLUMNS, [made()[0], made()[90]], [1, 1], [3, 1])
+
+
+def test_rows_of_another_table_are_held_out(session, table, model, further):
+    option = {"table": further.name.replace('"', "")}
+    run = session.fit(table, model, "label", validation=option, learning_rate=0.1)
+    assert figures(session, run) == {"rows": 98, "train_rows": 96, "validation_rows": 2, "skipped": 0}
+    ((encoders, metrics),) = session.rows(
+        "select r.encoders, e.metrics from cerebro.run r join cerebro.epoch e using (run, owner) where r.run = %s", run
+    )
+    assert encoders["label"]["counts"] == [32, 32, 32]
+    judged = dict(session.rows("select metric, value from cerebro.evaluate(%s, %s::text::regclass)", run, further.name))
+    assert judged == pytest.approx({"loss": metrics["val_loss"], "accuracy": metrics["val_accuracy"]}, rel=1e-6)
+
+
+def test_a_run_with_another_table_is_resumed_unless_that_has_changed(session, table, model):
+    held = session.sharded(COLUMNS, made()[::4], [20, 0, 4])
+    options = {"validation": {"table": held.name}, "order": "fixed", "epochs": 2, "learning_rate": 0.1}
+    whole, run = session.fit(table, model, "label", **options), session.name()
+    statement, values = session.call(table, model, "label", run=run, **options)
+    with armed(session.cluster.coordinator, run, "committed", 2) as reached, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(session.conn.execute, statement, values)
+        reached()
+        session.cluster.coordinator.execute("select pg_cancel_backend(%s)", [session.conn.info.backend_pid])
+        assert isinstance(running.exception(), psycopg.errors.QueryCanceled)
+    session.conn.execute("select cerebro.resume(%s)", [run])
+    assert outcome.everything(session.cluster, run) == outcome.everything(session.cluster, whole)
+    session.cluster.coordinator.execute("update cerebro_internal.run set state = 'failed' where name = %s", [run])
+    with session.cluster.connect(ROLE, node=3) as remote:
+        remote.execute('update "%s"."%s" set a = a + 1' % (held.schema, held.parts[2]))
+    with pytest.raises(psycopg.Error) as caught:
+        session.conn.execute("select cerebro.resume(%s)", [run])
+    assert caught.value.sqlstate == "ML002"
+
+
+def test_a_local_table_is_validated_by_a_local_one(session, model):
+    rows = [row for row in made() for _ in range(20)]
+    source, held = session.local(COLUMNS, rows), session.local(COLUMNS, made())
+    for segments in (1, 2):
+        run = session.fit(source, model, "label", validation={"table": held.name}, segments=segments)
+        assert figures(session, run) == {"rows": 96 * 21, "train_rows": 96 * 20, "validation_rows": 96, "skipped": 0}
+
+
+def test_tables_that_cannot_hold_rows_for_validation_are_refused(session, table, model, further):
+    local = session.local(COLUMNS, made())
+    texts = session.sharded({**COLUMNS, "a": "text"}, [], [0])
+    narrow = session.sharded({"a": "real", "label": "integer"}, [], [0])
+    for name, sqlstate, message in (
+        (local.name, "0A000", "rows for validation on another segment than those of the source"),
+        (texts.name, "42804", 'column "a" of table'),
+        (narrow.name, "42703", 'column "b" of table'),
+        (table.name, "22023", 'option "validation.table" names the source'),
+        ("nowhere.at_all", "42P01", 'option "validation.table" names a table that does not exist'),
+        (further.table, "42P01", 'option "validation.table" names a table that does not exist'),
+    ):
+        error = session.refused(table, model, "label", validation={"table": name})
+        assert error.sqlstate == sqlstate and message in error.message and error.hint, name

@@ -17,7 +17,7 @@ from cerebro_udf.coordinator.loop import Loop
 from cerebro_udf.coordinator.progress import Progress
 from cerebro_udf.coordinator.scheduler import Scheduler
 from cerebro_udf.coordinator.segments import Segments
-from cerebro_udf.coordinator.source import Source, describe, moment, refuse_other_kinds
+from cerebro_udf.coordinator.source import Source, describe, describe_held, moment, refuse_other_kinds
 from cerebro_udf.coordinator.start import Start, begin
 from cerebro_udf.coordinator.study import Study
 from cerebro_udf.coordinator.trials import Maker, shown
@@ -75,8 +75,19 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: str, feature
     per_column.check_encoders(parsed.encoders, table.types, table.features)
     others = [name for name in (table.label, table.weight, table.criterion) if name is not None]
     per_column.check_nulls(parsed.nulls, table.feature_specs(parsed.encoders, parsed.nulls), others)
-    engine = engine_for(plpy)
-    return Call(run, model, start, table, parsed, seeded, engine, engine.shards(table, parsed.segments))
+    engine, held = engine_for(plpy), _held(plpy, table, parsed)
+    if held is not None:
+        parsed.validation = {"table": held.name}
+    shards = engine.beside(engine.shards(table, parsed.segments), held)
+    return Call(run, model, start, table, parsed, seeded, engine, shards)
+
+
+def _held(plpy, table: Source, options: run_options.Options) -> Optional[Source]:
+    """The table whose rows are for validation, None where a part of the source is."""
+    name = validation.table(options.validation)
+    if name is None:
+        return None
+    return describe_held(plpy, name, table, table.feature_specs(options.encoders, options.nulls), options.task)
 
 
 def former_run(ledger: Ledger, call: Call) -> Optional[dict]:
@@ -151,7 +162,11 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: s
     parsed.time_limit = time_limit or parsed.time_limit
     criterion = validation.criterion(parsed.validation)
     table = describe(plpy, record["source"], record["features"], record["label"], weight=parsed.sample_weight, criterion=criterion)
-    shards = engine.shards(table, parsed.segments) if record["plan"] is None else engine.shards_again(table, record["plan"]["shards"])
+    held = _held(plpy, table, parsed)
+    if record["plan"] is None:
+        shards = engine.beside(engine.shards(table, parsed.segments), held)
+    else:
+        shards = engine.shards_again(table, record["plan"]["shards"], held)
     ledger.refuse_driven(record["id"])  # before any session is opened: who comes second is told at once
     segments = Segments(plpy, gd, pulse, engine, shards)
     segments.connect()

@@ -72,10 +72,11 @@ class Loader:
         return self._segments.call(_SPLIT, lambda number: {"run": self._key, "held": held[number]})
 
     def _spec(self, number: int) -> dict:
+        shard = self._segments.shards[number]
         return {
             **self._settings, "group": self._segments.group, "features": self.features, "label": self.label,
             "weight": self._weight, "criterion": self._criterion, "held": self._held and self._held[number],
-            "reads": [read.spec() for read in self._segments.shards[number].reads],
+            "reads": [read.spec() for read in shard.reads], "held_reads": shard.held and [read.spec() for read in shard.held.reads],
             "memory_bytes": self._segments.memory_bytes(number, self._memory),
         }  # fmt: skip
 

@@ -273,15 +273,17 @@ class Segments:
             raise
 
     def _check_policies(self) -> None:
-        for shard, link in zip(self.shards, self.links):
-            if not shard.policy_expected:
+        parts = [(number, part) for number, shard in enumerate(self.shards) for part in (shard, shard.held) if part is not None]
+        for number, part in parts:
+            if not part.policy_expected:
                 continue
-            for read in shard.reads:
-                active = self.call("select pg_catalog.row_security_active($1::text)::text", read.relation, numbers=[shard.number])
+            for read in part.reads:
+                active = self.call("select pg_catalog.row_security_active($1::text)::text", read.relation, numbers=[number])
                 if not active[0]:
                     raise NotSupported(
                         "row security on a table whose partitions lie on other servers",
-                        'A policy applies to the table that you named, but not to %s on segment "%s".' % (read.relation, link.address.name),
+                        'A policy applies to the table that you named, but not to %s on segment "%s".'
+                        % (read.relation, self.links[number].address.name),
                         "Create the same policy on the segments: ALTER TABLE %s ENABLE ROW LEVEL SECURITY; CREATE POLICY …" % read.relation,
                     )
 

@@ -194,6 +194,46 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
     )  # fmt: skip
 
 
+def describe_held(plpy, name: str, table: Source, features: List[dict], task: Optional[str]) -> Source:
+    """Check a table whose rows are for validation: it has the columns that a run reads from its source.
+
+    Args:
+        plpy: PL/Python's module.
+        name: Qualified, as text.
+        table: The source.
+        features: Their specifications.
+        task: As asked for.
+
+    Raises:
+        InvalidArgument: it is the source itself; else as :func:`describe`.
+    """
+    try:
+        held = describe(plpy, name, table.features, table.label, weight=table.weight)
+    except plpy.SPIError as error:
+        if error.sqlstate not in ("42P01", "3F000", "42602", "42601"):
+            raise
+        hint = "Name it with its schema, as in \"public.flights_of_june\"."
+        raise TableNotFound('option "validation.table" names a table that does not exist', "It is %s." % name, hint) from None
+    if held.oid == table.oid:
+        raise InvalidArgument(
+            'option "validation.table" names the source',
+            "Its rows would be on both sides.",
+            "Name another table, or a fraction of this one.",
+        )
+    refuse_other_kinds(held, {"features": features})
+    meanings = [
+        (columns.label_kind({"name": table.label, "type": type_, "task": task}), columns.of(type_).quantity, columns.of(type_).spelling)
+        for type_ in (held.types[table.label], table.types[table.label])
+    ]
+    if meanings[0] != meanings[1]:
+        raise WrongColumnType(
+            'label "%s" of table %s is of another kind than that of the source' % (table.label, held.name),
+            "It is of type %s, that of the source of type %s." % (held.types[table.label], table.types[table.label]),
+            "Cast it in a table of its own, or name another table.",
+        )
+    return held
+
+
 def moment(plpy, type_: str, given: str) -> str:
     """A date or time, as the caller's settings read it, in the spelling of ISO 8601 that all sessions read alike.
 

@@ -20,7 +20,7 @@ Validation = Union[float, Dict[str, Any]]
 _FORMS = (
     'a fraction of the rows, from 0 to less than 1, or {"fraction": 0.2, "stratify": true}, {"column": "is_test"},'
     ' {"group": "customer_id", "fraction": 0.2}, {"time": "sold_at", "fraction": 0.2}, {"time": "sold_at", "from": "2026-01-01"},'
-    ' or {"folds": 5, "fold": 0}, which may have "group" or "stratify" too'
+    ' {"table": "public.flights_of_june"}, or {"folds": 5, "fold": 0}, which may have "group" or "stratify" too'
 )
 _KEYS = sorted(set().union(*VALIDATION_FORMS))
 
@@ -49,6 +49,8 @@ def read(option: str, value: Any) -> Validation:
 def _part(place: str, key: str, item: Any, given: Dict[str, Any]) -> Any:
     if key in VALIDATION_COLUMNS:
         fits, form = isinstance(item, str) and bool(item.strip()), "the name of a column"
+    elif key == "table":
+        fits, form = isinstance(item, str) and bool(item.strip()), 'the name of a table, such as "public.flights_of_june"'
     elif key == "fraction":
         fits, form = is_number(item) and 0 < item < 1, "a fraction of the rows, above 0 and below 1"
         item = float(item) if fits else item
@@ -81,6 +83,11 @@ def criterion(validation: Validation) -> Optional[Tuple[str, str]]:
             if key in validation:
                 return "validation." + key, validation[key]
     return None
+
+
+def table(validation: Validation) -> Optional[str]:
+    """The table that the option names, None where it names none."""
+    return validation.get("table") if isinstance(validation, dict) else None
 
 
 def check(validation: Validation, types: Dict[str, str], label: dict, weight: Optional[str], seeded: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Dict, FrozenSet, List, Optional, Tuple
 
 from cerebro_udf.coordinator.links import Address
 from cerebro_udf.coordinator.source import Source
-from cerebro_udf.errors import DataChanged
+from cerebro_udf.errors import DataChanged, NotSupported
 
 SELF = "cerebro_self"  # the foreign server that leads to the coordinator's own server
 
@@ -52,11 +52,13 @@ class Shard:
     rows_estimate: int
     size_bytes: Optional[int]  # None where only the segment knows
     policy_expected: bool = False  # the segment must have row security on what is read
+    held: Optional["Shard"] = None  # of a table of rows for validation, what lies beside this shard
 
     def plan(self) -> dict:
         """Where the cuts are, JSON-able, stored with the run. No SQL: whoever resumes has it made under their own rights."""
         cuts = [{"leaf": read.leaf, "low": read.low, "high": read.high} for read in self.reads]
-        return {"segment": self.segment, "server": self.server, "cuts": cuts}
+        plan = {"segment": self.segment, "server": self.server, "cuts": cuts}
+        return plan if self.held is None else {**plan, "held": self.held.plan()["cuts"]}
 
 
 @dataclass(frozen=True)
@@ -119,12 +121,33 @@ class Engine(ABC):
             NotSupported: the table cannot be read shard by shard on this engine.
         """
 
-    def shards_again(self, source: Source, plan: List[dict]) -> List[Shard]:
+    def beside(self, shards: List[Shard], held: Optional[Source]) -> List[Shard]:
+        """Shards, each with what lies beside it of a table of rows for validation, if there is one.
+
+        Raises:
+            NotSupported: some of that table lies where none of these shards does.
+        """
+        if held is None:
+            return shards
+        places: Dict[str, List[Shard]] = {}
+        for part in self.shards(held, sum(shard.server == SELF for shard in shards) or None):
+            places.setdefault(part.server, []).append(part)
+        strangers = sorted(places.keys() - {shard.server for shard in shards})
+        if strangers:
+            raise NotSupported(
+                "rows for validation on another segment than those of the source",
+                "Table %s lies on %s too, where no row of the source does." % (held.name, ", ".join('"%s"' % name for name in strangers)),
+                "Rows never leave their segment: put its partitions on the servers of the source, or validate by a part of the source.",
+            )
+        return [replace(shard, held=places[shard.server].pop(0) if places.get(shard.server) else None) for shard in shards]
+
+    def shards_again(self, source: Source, plan: List[dict], held: Optional[Source] = None) -> List[Shard]:
         """The shards of a run that began earlier, cut as they were then, under the rights of now.
 
         Args:
             source: The table, checked again.
             plan: ``Shard.plan()`` of each shard.
+            held: The table of rows for validation, if the run has one.
 
         Raises:
             DataChanged: a partition has come or gone, or lies elsewhere.
@@ -146,7 +169,10 @@ class Engine(ABC):
                 high = None if cut["high"] is None else int(cut["high"])
                 cuts.append(replace(read, low=int(cut["low"]), high=high))
             shards.append(Shard(number, str(part["segment"]), shard.server, cuts, 0, None, shard.policy_expected))
-        return shards
+        if held is None:
+            return shards
+        beside = iter(self.shards_again(held, [{**part, "cuts": part["held"]} for part in plan if "held" in part]))
+        return [replace(shard, held=next(beside) if "held" in part else None) for shard, part in zip(shards, plan)]
 
     @abstractmethod
     def alike(self, source: Source, shards: List[Shard], kept: List[str], partitioning: Optional[str] = None) -> Layout:

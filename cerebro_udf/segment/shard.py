@@ -131,9 +131,9 @@ def read(plpy, spec: dict, pulse: Callable[[], None] = lambda: None) -> Union[Sh
     Args:
         plpy: PL/Python's module.
         spec: ``reads`` ``[{"relation": quoted qualified name, "where": SQL or None, "columns": {source
-            column: name there}}]``, ``features``, ``label``, ``weight`` and ``criterion`` (column specs or None), ``seed``,
-            ``validation`` (as ``split.Rule`` takes it), ``held`` (see :meth:`Reader.shard`, or None), ``memory_bytes`` (or None),
-            ``promised_bytes`` (to other runs).
+            column: name there}}]``, ``held_reads`` (such scans of a table whose rows are all held out, or None), ``features``,
+            ``label``, ``weight`` and ``criterion`` (column specs or None), ``seed``, ``validation`` (as ``split.Rule`` takes it),
+            ``held`` (see :meth:`Reader.shard`, or None), ``memory_bytes`` (or None), ``promised_bytes`` (to other runs).
         pulse: Called after every fetch; may raise.
 
     Raises:
@@ -174,11 +174,12 @@ class Reader:
     def read(self, plpy, pulse: Callable[[], None]) -> None:
         """Read all rows."""
         started = time.perf_counter()
-        for relation in self.spec["reads"]:
-            for rows in reading.batches(plpy, self.selection.query(plpy.quote_ident, relation)):
-                self._take(rows)
-                self._check_memory()
-                pulse()
+        for held, relations in ((False, self.spec["reads"]), (True, self.spec.get("held_reads") or [])):
+            for relation in relations:
+                for rows in reading.batches(plpy, self.selection.query(plpy.quote_ident, relation)):
+                    self._take(rows, held)
+                    self._check_memory()
+                    pulse()
         if self.ranking is not None:
             self.ranking.close()
         self.seconds = time.perf_counter() - started
@@ -196,7 +197,7 @@ class Reader:
                 pulse()
         return Shard(self.features, self.label, self.weight, self.criterion, self.skipped, self.seconds)
 
-    def _take(self, rows: List[Any]) -> None:
+    def _take(self, rows: List[Any], held: bool) -> None:
         """Parse one fetch and take what can be used of it."""
         parsed = self.selection.parse(rows)
         values, good = {}, np.ones(len(rows), bool)
@@ -207,10 +208,12 @@ class Reader:
         if not good.all():
             self.skipped += int(len(good) - good.sum())
             values = {name: array[good] for name, array in values.items()}
-        some = len(values[self.columns[0].name]) > 0
-        if self.ranking is None:
-            self._append(values, self.rule.held(values, self._deciding) if some else None)
-        elif some:
+        count = len(values[self.columns[0].name])
+        if held:
+            self._append(values, np.ones(count, bool))
+        elif self.ranking is None:
+            self._append(values, self.rule.held(values, self._deciding) if count else None)
+        elif count:
             self.ranking.append(values, self.rule.rank_keys(values, self._deciding))
 
     def _named(self) -> List[Tuple[str, Column]]:

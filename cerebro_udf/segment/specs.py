@@ -160,7 +160,7 @@ def _from(place: str, value: Any) -> None:
 
 _VALIDATION = fields(
     fraction=maybe(number), stratify=maybe(flag), column=maybe(text), group=maybe(text), time=maybe(text), folds=maybe(whole(1)),
-    fold=maybe(whole()), **{"from": maybe(_from)},
+    fold=maybe(whole()), table=maybe(text), **{"from": maybe(_from)},
 )  # fmt: skip
 
 

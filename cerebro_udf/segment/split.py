@@ -66,6 +66,8 @@ class Rule:
             deciding: The columns by whose values rows are held out, where no criterion is named.
         """
         option = self._option
+        if "table" in option:
+            return None
         if "column" in option:
             return values[CRITERION] != 0
         if "from" in option:

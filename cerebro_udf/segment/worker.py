@@ -182,7 +182,9 @@ def load(plpy, gd: dict, spec: dict) -> Report:
     _LOAD("", spec)
     specs.criterion("criterion", spec.get("criterion"), spec["validation"])
     columns = [*spec["features"], *(spec[key] for key in ("label", "weight", "criterion") if spec.get(key))]
-    specs.reads(column["name"] for column in columns)("reads", spec.get("reads"))
+    reads = specs.reads(column["name"] for column in columns)
+    reads("reads", spec.get("reads"))
+    specs.maybe(reads)("held_reads", spec.get("held_reads"))
     session = _session(gd)
     release(plpy, gd)
     faults.reset(spec["run"])
@@ -190,7 +192,7 @@ def load(plpy, gd: dict, spec: dict) -> Report:
     limit, available = spec.get("memory_bytes"), memory.available()
     wanted = available if limit is None else min(limit, available)
     # First, so that two that load at once both see it: what the shard is likely to take, not all that it might.
-    _, promised = session.entry.write(session.group, min(wanted, _expected_bytes(plpy, spec["reads"])))
+    _, promised = session.entry.write(session.group, min(wanted, _expected_bytes(plpy, spec["reads"] + (spec.get("held_reads") or []))))
     spec = {**spec, "memory_bytes": max(0, min(wanted, available - promised)), "promised_bytes": promised}
     try:
         read = shard.read(plpy, spec, Pulse(plpy).check)
