@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import psycopg
@@ -13,7 +15,7 @@ from tests import outcome
 from tests import requirements as requires
 from tests.cluster import ROLE
 from tests.faults import armed, kill_backend
-from tests.session import LOGIT, Refusal
+from tests.session import LOGIT, POINTS, Refusal, points
 
 WARM = True
 pytestmark = requires.segments(3)
@@ -86,6 +88,20 @@ def test_stratified_folds_hold_out_every_row_once(session, table, model):
         (encoders,) = session.rows("select encoders from cerebro.run where run = %s", run)[0]
         counts.append(encoders["label"]["counts"])
     assert counts == [[24, 24, 24]] * 4
+
+
+def test_the_documentations_cross_validation_runs_as_it_is_written(session):
+    page = (Path(__file__).resolve().parent.parent / "docs" / "options.md").read_text("utf-8")
+    script = re.findall(r"^```sql\n(.*?)^```$", page.partition("Cross-validation")[2], re.MULTILINE | re.DOTALL)[0]
+    session.sharded({**POINTS, "late": "boolean"}, [(a, b, c, c) for a, b, c in zip(*points(50).values())], [50], name="flights_of_may")
+    session.model(LOGIT, "mlp")
+    train, average = script.strip().rstrip(";").split(";")
+    assert len(session.rows(train)) == 5
+    ((params, metric, deviation),) = session.rows(average)
+    stats = [figures(session, "flights_%d" % fold) for fold in range(5)]
+    assert sum(found["validation_rows"] for found in stats) == 50 and deviation > 0
+    shown = session.rows("select metric from cerebro.trial where run like 'flights\\_%%'")
+    assert metric == pytest.approx(np.mean(shown))
 
 
 LABELS = [([1, 2, 3], "integer"), ([-1, 1], "smallint"), ([10, 20, 30], "bigint"), ([False, True], "boolean"), (["no", "yes"], "text")]
