@@ -116,15 +116,12 @@ def drop_model(plpy, gd: dict, name: str) -> None:
         raise NotFound('model "%s" does not exist' % name, None, "select model from cerebro.model; shows all models.")
 
 
-def _run_arguments(run: str, source: str, model: str, label: str, features: List[str], options: str) -> Tuple:
-    if features is None:
-        raise NullArgument("argument features is null", None, "List columns, or leave it out to use every column but the label.")
-    if any(isinstance(name, list) for name in features):
+def _run_arguments(run: str, source: str, model: str, label: Optional[str], features: Optional[List[str]], options: str) -> Tuple:
+    """Label and features may be null: a packed table knows them."""
+    if any(isinstance(name, list) for name in features or []):
         raise InvalidArgument("argument features has several dimensions", None, "List columns in an array of one dimension.")
-    return (
-        _text("run", run), _text("source", source), _text("model", model), _text("label", label), features,
-        _json("options", options),
-    )  # fmt: skip
+    named = None if label is None else _text("label", label)
+    return _text("run", run), _text("source", source), _text("model", model), named, features, _json("options", options)
 
 
 @door
@@ -217,6 +214,14 @@ def predict_table(plpy, gd: dict, run: str, source: str, target: str, key: List[
     return tables.predict_table(
         plpy, gd, _text("run", run), _text("source", source), _text("target", target), key, _json("options", options), schema
     )
+
+
+@door
+def pack(plpy, gd: dict, source: str, target: str, label: str, features: List[str], options: str, schema: Optional[str]) -> int:
+    from cerebro_udf.coordinator import pack as packing
+
+    named = None if label is None else _text("label", label)
+    return packing.pack(plpy, gd, _text("source", source), _text("target", target), named, features, _json("options", options), schema)
 
 
 @door

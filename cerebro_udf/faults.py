@@ -4,7 +4,7 @@ A fault is a row of ``cerebro_internal.fault`` on the server where the point is 
 write that table, and a setting is never consulted (any role may SET one).
 
 Points on the coordinator: ``order-sent``, ``state-returned``, ``committed``, ``epoch-end``, ``before-done``, ``before-swap``.
-Points on a segment: ``mid-visit``, ``validation``, ``judging``, ``mid-table``.
+Points on a segment: ``mid-visit``, ``validation``, ``judging``, ``mid-table``, ``mid-pack``.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ COMMENT ON FUNCTION cerebro.importance(text, regclass, jsonb) IS 'How much worse
 CREATE OR REPLACE FUNCTION cerebro.explain_fit(
     source regclass
   , model text
-  , label text
+  , label text DEFAULT NULL
   , features text[] DEFAULT '{*}'
   , options jsonb DEFAULT '{}'
 )

@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION cerebro.fit(
     run text
   , source regclass
   , model text
-  , label text
+  , label text DEFAULT NULL
   , features text[] DEFAULT '{*}'
   , options jsonb DEFAULT '{}'
 )

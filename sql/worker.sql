@@ -188,3 +188,15 @@ from cerebro_udf import entry
 return entry.worker(plpy, GD, "stage", spec)
 $$;
 COMMENT ON FUNCTION cerebro_internal.worker_stage(jsonb) IS 'Make, index, list or drop tables of hidden names on this segment, which become parts of a call''s target';
+
+CREATE OR REPLACE FUNCTION cerebro_internal.worker_pack_table(
+    spec jsonb
+)
+RETURNS jsonb
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.worker(plpy, GD, "pack_table", spec)
+$$;
+COMMENT ON FUNCTION cerebro_internal.worker_pack_table(jsonb) IS 'Write the loaded shard as blocks, give the headers of packed tables, or say what relations look like';

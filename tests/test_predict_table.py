@@ -64,7 +64,7 @@ def made(session) -> set[tuple]:
     """Every table that bears the mark of a call, on every node."""
     query = (
         "select c.oid::regclass::text from pg_description d join pg_class c on c.oid = d.objoid"
-        " where d.objsubid = 0 and d.description like 'cerebro.predict_table %' and c.relkind = 'r'"
+        " where d.objsubid = 0 and d.description ~ '^cerebro.(predict_table|pack) ' and c.relkind = 'r'"
     )
     return {(node.number, name) for node in session.cluster.nodes for (name,) in node.execute(query)}
 

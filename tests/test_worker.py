@@ -344,6 +344,13 @@ NONSENSE = {
     ],
     "index": [("tables", [*LIST, [1]]), ("key", [*LIST, [], [1]])],
     "drop": [("coordinator", TEXT), ("names", LIST)],
+    "look": [("step", [*TEXT, "other"]), ("relations", [*LIST, [1]])],
+    "headers": [("reads", [*LIST, [], [1]]), ("reads 0 relation", TEXT), ("reads 0 where", [1])],
+    "write": [
+        RUNS, ("relation", TEXT), ("shard", WHOLE), ("segment", [1]), ("header", OBJECT), ("header format", WHOLE),
+        ("header label", [None]),
+        ("header features", [*LIST, []]), ("header encoders", OBJECT), ("header options", OBJECT), ("header source", OBJECT),
+    ],
     "model": [*ENCODERS, *PROGRAM],
     "fill": [
         RUNS, ("model", TEXT), ("carried", [*LIST, [1]]), *COLUMNS, ("probabilities", FLAG), ("nulls", [*TEXT, "drop"]),
@@ -377,6 +384,11 @@ def sensible(worker, step: str) -> dict:
                  "parts": [{"name": "made", "relation": worker.relation, "columns": {"a": "a"}, "like": None}]},
         "index": {"step": step, "tables": [], "key": ["a"]},
         "drop": {"step": step, "coordinator": "none", "names": []},
+        "look": {"step": step, "relations": []},
+        "headers": {"step": step, "reads": [{"relation": worker.relation, "where": None}]},
+        "write": {"step": step, "run": RUN, "relation": worker.relation, "shard": 0, "segment": None, "header": {
+            "format": 1, "pack": "p", "source": {"name": "s", "tables": {}, "looked": {}}, "features": FEATURES, "label": LABEL,
+            "options": {}, "types": {}, "encoders": worker.encoders, "shards": ["one"]}},
         "model": {"step": step, "encoders": worker.encoders, "program": program},
         "fill": {"step": step, "run": RUN, "model": "", "carried": ["a"], "features": FEATURES, "nulls": "null", "probabilities": False,
                  "parts": [{"relation": worker.relation, "reads": reads, "segment": None}]},
@@ -398,13 +410,15 @@ def test_an_order_that_makes_no_sense_is_refused_as_such(worker, step):
     spec = sensible(worker, step)
     if step == "summarize":
         door, blobs = step, [[b"x"]]
-    elif spec.get("run") == RUN and "step" in spec and step != "fill":
+    elif spec.get("run") == RUN and "step" in spec and step not in ("fill", "write"):
         door, blobs = "judge", [[]]
         worker.call("judge", Jsonb({**spec, "step": "assign"}), [worker.init(spec["program"])[1]])
         if step in ("scores", "count"):
             worker.call("judge", Jsonb({**spec, "step": "predict"}), [])
     elif step in ("survey", "make", "index", "drop"):
         door, blobs = "stage", []
+    elif step in ("look", "headers", "write"):
+        door, blobs = "pack_table", []
     elif "step" in spec:
         door, blobs = "predict_table", [worker.init(spec["program"])[1] if step == "model" else b""]
     else:

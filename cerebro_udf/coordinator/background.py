@@ -31,7 +31,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def submit(plpy, gd: dict, run: str, source: str, model: str, label: str, features: List[str], options: dict) -> str:
+def submit(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str], features: Optional[List[str]], options: dict) -> str:
     """Begin a run in a session of its own; arguments as for fit, and checked as there before anything starts.
 
     Returns:
@@ -53,7 +53,7 @@ def submit(plpy, gd: dict, run: str, source: str, model: str, label: str, featur
             )
         _detach(
             plpy, pulse, call.engine, ledger, run, "select cerebro_internal.detached_fit($1, $2, $3, $4, $5, $6)",
-            run, call.table.name, model, label, call.table.features, {**options, "init_from": call.options.init_from},
+            run, call.table.name, model, call.table.label, call.table.features, {**options, "init_from": call.options.init_from},
         )  # fmt: skip
     finally:
         ledger.close()

@@ -9,7 +9,7 @@ import cerebro_udf
 from cerebro_udf.errors import CerebroError, ClientGone
 from cerebro_udf.interrupts import Pulse
 
-Check = Tuple[str, str, bool, str, Optional[str]]  # node, item, ok, value, repair
+Check = Tuple[str, str, Optional[bool], str, Optional[str]]  # node, item, ok, value, repair
 
 _SIZES = """
 select coalesce(sum(greatest(c.reltuples, 0)), 0)::int8::text, coalesce(sum(pg_catalog.pg_table_size(c.oid)), 0)::int8::text
@@ -73,7 +73,7 @@ def doctor(plpy, gd: dict) -> List[Check]:
     engine, pulse = engine_for(plpy), Pulse(plpy)
     for server in [SELF] + engine.servers():
         checks += _server_checks(plpy, engine, pulse, server)
-    return checks
+    return checks + _pack_checks(plpy, gd, engine)
 
 
 def _why(error: CerebroError) -> str:
@@ -124,6 +124,18 @@ def _server_checks(plpy, engine, pulse: Pulse, server: str) -> List[Check]:
     finally:
         if link is not None:
             link.close()
+
+
+def _pack_checks(plpy, gd: dict, engine) -> List[Check]:
+    """Packed tables that the caller may read: is what they were packed from as it was?"""
+    from cerebro_udf.coordinator.packed import conditions
+
+    checks: List[Check] = []
+    for name, found in conditions(plpy, gd, engine):
+        ok = {"fresh": True, "changed": False}.get(found.state)
+        value = found.state + (": " + found.why if found.why else "")
+        checks.append(("coordinator", "packed table " + name, ok, value, None if ok else "select cerebro.pack(…);    (packs it anew)"))
+    return checks
 
 
 def _package_checks(node: str, facts: dict, packages: Tuple[str, ...], update: Optional[str]) -> List[Check]:

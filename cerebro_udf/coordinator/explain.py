@@ -10,9 +10,8 @@ import time
 from collections import Counter
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from cerebro_udf.coordinator import fit, forecast, programs, search
+from cerebro_udf.coordinator import fit, forecast, packed, programs, search
 from cerebro_udf.coordinator import options as run_options
-from cerebro_udf.coordinator.load import Loader
 from cerebro_udf.coordinator.pilot import Pilot
 from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.study import Study
@@ -42,7 +41,7 @@ def explain_fit(plpy, gd: dict, *arguments: Any) -> List[Line]:
     try:
         segments.share_hosts()
         clock = _Clock()
-        loader = Loader(segments, call.table, options, call.run, options.nulls, options.validation, options.memory)
+        loader = packed.loader(segments, call.table, options, call.run)
         stats = loader.load()
         encoders = loader.encoders(stats, call.start.weights)
         programs.check_metrics(options.reported, encoders)

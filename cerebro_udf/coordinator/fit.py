@@ -10,9 +10,9 @@ from typing import Any, Callable, List, Optional, Tuple
 
 from cerebro_udf import columns, faults, refusals
 from cerebro_udf.catalog import STOP_SECONDS, Ledger, refuse_read_only
-from cerebro_udf.coordinator import ends, per_column, programs, search, validation, weights
+from cerebro_udf.coordinator import ends, packed, per_column, programs, search, validation, weights
 from cerebro_udf.coordinator import options as run_options
-from cerebro_udf.coordinator.load import Loader, verify
+from cerebro_udf.coordinator.load import verify
 from cerebro_udf.coordinator.loop import Loop
 from cerebro_udf.coordinator.progress import Progress
 from cerebro_udf.coordinator.scheduler import Scheduler
@@ -28,6 +28,7 @@ from cerebro_udf.errors import (
     ClientGone,
     InUse,
     InvalidArgument,
+    NullArgument,
 )
 from cerebro_udf.interrupts import Pulse
 
@@ -51,43 +52,64 @@ class Call:
     shards: List[Shard]
 
 
-def check(plpy, gd: dict, run: str, source: str, model: str, label: str, features: List[str], options: dict) -> Call:
-    """Check the arguments of fit, before anything starts."""
+def check(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str], features: Optional[List[str]], options: dict) -> Call:
+    """Check the arguments of fit, before anything starts; a packed table knows label and features."""
     refuse_read_only(plpy, *TRAINING)
     start = begin(plpy, gd, model, options)
+    engine = engine_for(plpy)
+    table: Optional[Source] = packed.find(plpy, gd, engine, source)
+    if isinstance(table, packed.Packed):
+        label, features, options = packed.adopt(plpy, table, label, features, options)
     parsed = run_options.parse(options, start.definition)
     start.adopt(parsed, label)
     seeded = parsed.seed is not None
     if not seeded:
         parsed.seed = random.SystemRandom().randrange(2**31)
-    criterion = validation.criterion(parsed.validation)
-    names = ends.features(parsed.inputs, start.features(features))
-    table = describe(plpy, source, names, label, weight=parsed.sample_weight, criterion=criterion)
-    ends.check_features(parsed.inputs, table.features)
+    features = start.features(features)
+    if table is None:
+        table = described(plpy, source, features, label, parsed, seeded)
     if start.earlier is not None:
         refuse_other_kinds(table, start.earlier["encoders"])
-    columns.task_of(table.label_spec(parsed.task))
-    validation.check(parsed.validation, table.types, table.label_spec(parsed.task), table.weight, seeded)
-    if isinstance(parsed.validation, dict) and isinstance(parsed.validation.get("from"), str):
-        parsed.validation["from"] = moment(plpy, table.types[table.criterion], parsed.validation["from"])
     if parsed.class_weight is not None:
         weights.refuse_regression(table.label_spec(parsed.task))
-    per_column.check_encoders(parsed.encoders, table.types, table.features)
+    return Call(run, model, start, table, parsed, seeded, engine, sharded(plpy, engine, table, parsed))
+
+
+def described(plpy, source: str, features: Optional[List[str]], label: Optional[str], options: run_options.Options, seeded: bool) -> Source:
+    """The table whose rows are read, checked against the options that say how.
+
+    Raises:
+        NullArgument: there is no label, or there are no features; and what ``source.describe`` and the checks of options raise.
+    """
+    if label is None:
+        raise NullArgument("argument label is null or blank", None, "Give it a value.")
+    if features is None:
+        raise NullArgument("argument features is null", None, "List columns, or leave it out to use every column but the label.")
+    criterion = validation.criterion(options.validation)
+    named = ends.features(options.inputs, features)
+    table = describe(plpy, source, named, label, weight=options.sample_weight, criterion=criterion)
+    ends.check_features(options.inputs, table.features)
+    columns.task_of(table.label_spec(options.task))
+    validation.check(options.validation, table.types, table.label_spec(options.task), table.weight, seeded)
+    if isinstance(options.validation, dict) and isinstance(options.validation.get("from"), str):
+        options.validation["from"] = moment(plpy, table.types[table.criterion], options.validation["from"])
+    per_column.check_encoders(options.encoders, table.types, table.features)
     others = [name for name in (table.label, table.weight, table.criterion) if name is not None]
-    per_column.check_nulls(parsed.nulls, table.feature_specs(parsed.encoders, parsed.nulls), others)
-    engine, held = engine_for(plpy), _held(plpy, table, parsed)
-    if held is not None:
-        parsed.validation = {"table": held.name}
-    shards = engine.beside(engine.shards(table, parsed.segments), held)
-    return Call(run, model, start, table, parsed, seeded, engine, shards)
+    per_column.check_nulls(options.nulls, table.feature_specs(options.encoders, options.nulls), others)
+    return table
 
 
-def _held(plpy, table: Source, options: run_options.Options) -> Optional[Source]:
-    """The table whose rows are for validation, None where a part of the source is."""
+def sharded(plpy, engine: Engine, table: Source, options: run_options.Options, plan: Optional[dict] = None) -> List[Shard]:
+    """The shards of a run's source, with what lies beside each of a table of rows for validation; cut as in a run's plan."""
+    ready = table.shards if isinstance(table, packed.Packed) else None
     name = validation.table(options.validation)
-    if name is None:
-        return None
-    return describe_held(plpy, name, table, table.feature_specs(options.encoders, options.nulls), options.task)
+    held = None
+    if name is not None and ready is None:
+        held = describe_held(plpy, name, table, table.feature_specs(options.encoders, options.nulls), options.task)
+        options.validation = {"table": held.name}
+    if plan is not None:
+        return engine.shards_again(table, plan["shards"], held)
+    return engine.beside(engine.shards(table, options.segments) if ready is None else list(ready), held)
 
 
 def former_run(ledger: Ledger, call: Call) -> Optional[dict]:
@@ -160,13 +182,11 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: s
         return ranked(ledger.trials(record["id"]), record["rank_direction"])
     parsed = run_options.Options.from_json(record["options"])
     parsed.time_limit = time_limit or parsed.time_limit
-    criterion = validation.criterion(parsed.validation)
-    table = describe(plpy, record["source"], record["features"], record["label"], weight=parsed.sample_weight, criterion=criterion)
-    held = _held(plpy, table, parsed)
-    if record["plan"] is None:
-        shards = engine.beside(engine.shards(table, parsed.segments), held)
-    else:
-        shards = engine.shards_again(table, record["plan"]["shards"], held)
+    table: Optional[Source] = packed.find(plpy, gd, engine, record["source"])
+    if table is None:
+        criterion = validation.criterion(parsed.validation)
+        table = describe(plpy, record["source"], record["features"], record["label"], weight=parsed.sample_weight, criterion=criterion)
+    shards = sharded(plpy, engine, table, parsed, record["plan"])
     ledger.refuse_driven(record["id"])  # before any session is opened: who comes second is told at once
     segments = Segments(plpy, gd, pulse, engine, shards)
     segments.connect()
@@ -208,7 +228,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         record = ledger.record(ledger.run)
         progress = Progress(segments, ledger)
         segments.share_hosts(steady=options.order == "fixed")
-        loader = Loader(segments, table, options, run, options.nulls, options.validation, options.memory)
+        loader = packed.loader(segments, table, options, run)
         stats, encoders, weights = loader.load(), record["encoders"], ledger.weights(ledger.run)
         if encoders is None:
             encoders = loader.encoders(stats, weights)

@@ -169,6 +169,25 @@ def parse_predict_table(options: Optional[dict]) -> Dict[str, Any]:
     return {**defaults, **_read(options, readers)}
 
 
+# What decides how rows are split and encoded, and so what a packed table holds.
+SHAPING = ("task", "validation", "nulls", "encoders", "inputs", "sample_weight")
+
+
+def shaping(options: dict) -> Dict[str, Any]:
+    """Check those of a caller's options that decide how rows are split and encoded; all of them are in the result."""
+    read = _read({key: options.get(key) for key in SHAPING}, _READERS)
+    return {key: read.get(key, getattr(Options(), key)) for key in SHAPING}
+
+
+def parse_pack(options: Optional[dict]) -> Tuple[Options, str]:
+    """Check the options of ``pack`` (``docs/pack.md``): those that shape what it stores, as for a run, and ``if_exists``."""
+    keys = (*SHAPING, "seed", "segments", "memory")
+    readers = {**{key: _READERS[key] for key in keys}, "if_exists": _choice("error", "replace")}
+    found = _read(options, readers)
+    if_exists = found.pop("if_exists", "error")
+    return Options(**found), if_exists
+
+
 def rank(options: Options, has_validation: bool) -> Tuple[str, str]:
     """Return metric and direction by which trials are ranked: ``rank_by``, else ``default_rank``."""
     chosen = options.rank_by or default_rank(has_validation)

@@ -85,26 +85,28 @@ class Shard:
         for part in ("train", "validation"):
             columns, label = self.columns(part, pulse)
             if not getattr(self._features[0], part).rows:
-                columns, label = _without_rows(encoding.encoders, label is not None)
+                columns, label = without_rows(encoding.encoders, label is not None)
             result[part] = encoding.encode(columns, label, pulse)
             del columns, label
-            weights = self._weights(part, result[part], encoding.encoders, pulse)
+            weights = self._weight.part(part, pulse).astype(np.float32) if self._weight else None
+            weights = by_class(encoding.encoders, part, result[part], weights)
             if weights is not None:
                 result[part]["weight"] = weights
             for column in self._columns:
                 setattr(column, part, Buffer())
         return result
 
-    def _weights(self, part: str, arrays: dict, stored: dict, pulse: Callable[[], None]) -> Optional[np.ndarray]:
-        weights = self._weight.part(part, pulse).astype(np.float32) if self._weight else None
-        by_class = (stored.get("label") or {}).get("weights")
-        if part == "train" and by_class and "label" in arrays:
-            of_class = np.array(by_class, np.float32)[arrays["label"]]
-            weights = of_class if weights is None else weights * of_class
-        return weights
+
+def by_class(stored: dict, part: str, arrays: dict, weights: Optional[np.ndarray]) -> Optional[np.ndarray]:
+    """Weights of a part's rows, float32 (n,), with those of their classes where the encoders have such; None: all weigh 1."""
+    of_classes = (stored.get("label") or {}).get("weights")
+    if part == "train" and of_classes and "label" in arrays:
+        of_class = np.array(of_classes, np.float32)[arrays["label"]]
+        weights = of_class if weights is None else weights * of_class
+    return weights
 
 
-def _without_rows(stored: dict, labelled: bool) -> Tuple[Dict[str, tensors.Column], Optional[np.ndarray]]:
+def without_rows(stored: dict, labelled: bool) -> Tuple[Dict[str, tensors.Column], Optional[np.ndarray]]:
     """Return columns of no rows in the run's shapes, which a shard without rows can't know."""
     columns = {
         feature["name"]: [] if feature["kind"] == "text" else np.empty((0, *feature["shape"]))

@@ -147,6 +147,7 @@ def _class(place: str, value: Any) -> None:
 
 
 
+labelled = _LABEL
 label = maybe(_LABEL)
 _COLUMN = fields(name=text, type=text)
 weight = maybe(_COLUMN)

@@ -22,7 +22,7 @@ import cerebro_udf
 from cerebro_udf import encoders, faults, tensors
 from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory, TrialFailed
 from cerebro_udf.interrupts import Pulse
-from cerebro_udf.segment import importing, memory, seeds, shard, sharing, specs, state, visits
+from cerebro_udf.segment import importing, memory, pack, seeds, shard, sharing, specs, state, visits
 from cerebro_udf.wire import MESSAGE_BYTES, finite, parts
 
 EXPECTED_LEAST_BYTES = 64 * 2**20  # promised to any shard that is being loaded
@@ -173,18 +173,22 @@ def load(plpy, gd: dict, spec: dict) -> Report:
     """Read this segment's shard for a run; what another run had loaded is dropped.
 
     Args:
-        spec: ``run``, ``group`` (see ``claim``), and what ``shard.read`` wants.
+        spec: ``run``, ``group`` (see ``claim``), and what ``shard.read`` wants; or, if it has ``pack``, ``pack.read``.
 
     Returns:
         The shard's statistics, for ``encoders.merge``; or, where it takes the ranks of its rows to know which are held out, and they are
         not given in ``held``, the ``classes`` ``[[class, rows], …]`` within which they are ranked.
     """
-    _LOAD("", spec)
-    specs.criterion("criterion", spec.get("criterion"), spec["validation"])
-    columns = [*spec["features"], *(spec[key] for key in ("label", "weight", "criterion") if spec.get(key))]
-    reads = specs.reads(column["name"] for column in columns)
-    reads("reads", spec.get("reads"))
-    specs.maybe(reads)("held_reads", spec.get("held_reads"))
+    packed = isinstance(spec, dict) and "pack" in spec
+    if packed:
+        pack.load("", spec)
+    else:
+        _LOAD("", spec)
+        specs.criterion("criterion", spec.get("criterion"), spec["validation"])
+        columns = [*spec["features"], *(spec[key] for key in ("label", "weight", "criterion") if spec.get(key))]
+        reads = specs.reads(column["name"] for column in columns)
+        reads("reads", spec.get("reads"))
+        specs.maybe(reads)("held_reads", spec.get("held_reads"))
     session = _session(gd)
     release(plpy, gd)
     faults.reset(spec["run"])
@@ -195,7 +199,7 @@ def load(plpy, gd: dict, spec: dict) -> Report:
     _, promised = session.entry.write(session.group, min(wanted, _expected_bytes(plpy, spec["reads"] + (spec.get("held_reads") or []))))
     spec = {**spec, "memory_bytes": max(0, min(wanted, available - promised)), "promised_bytes": promised}
     try:
-        read = shard.read(plpy, spec, Pulse(plpy).check)
+        read = (pack if packed else shard).read(plpy, spec, Pulse(plpy).check)
     except BaseException:
         session.entry.clear()  # nothing is promised any more
         raise
@@ -495,6 +499,11 @@ def predict_table(plpy, gd: dict, spec: dict, blob: Optional[bytes]) -> Report:
     if blob is None:
         blob, session.incoming = b"".join(session.incoming), []
     return tables.step(plpy, session, spec, blob, Pulse(plpy).check)
+
+
+def pack_table(plpy, gd: dict, spec: dict) -> Report:
+    """Do one step with packed tables, see ``segment.pack.step``."""
+    return pack.step(plpy, _session(gd), spec, Pulse(plpy).check)
 
 
 def stage(plpy, gd: dict, spec: dict) -> Report:

@@ -1,0 +1,117 @@
+"""Encode a table once for many runs, into blocks beside its rows (``docs/pack.md``)."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from typing import Any, Dict, List, Optional
+
+from cerebro_udf import faults, packs
+from cerebro_udf.catalog import refuse_read_only
+from cerebro_udf.coordinator import fit, validation
+from cerebro_udf.coordinator import options as run_options
+from cerebro_udf.coordinator import target as targets
+from cerebro_udf.coordinator.load import Loader
+from cerebro_udf.coordinator.options import Options
+from cerebro_udf.coordinator.packed import PACK_TABLE, find
+from cerebro_udf.coordinator.source import Source
+from cerebro_udf.coordinator.staging import Staging
+from cerebro_udf.engines import engine_for
+from cerebro_udf.errors import InvalidArgument
+from cerebro_udf.marks import Mark
+
+_FIGURES = ("rows", "train_rows", "validation_rows", "skipped", "checksum", "bytes")
+
+
+def pack(plpy, gd: dict, source: str, target: str, label: Optional[str], features: Optional[List[str]], options: dict,
+         schema: Optional[str]) -> int:  # fmt: skip
+    """Pack a table; see ``docs/pack.md``.
+
+    Args:
+        schema: Where the caller makes tables whose name has no schema.
+
+    Returns:
+        Rows packed.
+    """
+    started = time.monotonic()
+    parsed, if_exists = run_options.parse_pack(options)
+    refuse_read_only(plpy, "store packed tables", None)
+    found = targets.find(plpy, target, schema)
+    engine = engine_for(plpy)
+    if find(plpy, gd, engine, source) is not None:
+        raise InvalidArgument("table %s is packed already" % source, None, "Name the table that it was packed from.")
+    given = {key: options[key] for key in run_options.SHAPING if options.get(key) is not None}
+    seeded = parsed.seed is not None
+    if not seeded:
+        parsed.seed = random.SystemRandom().randrange(2**31)
+    table = fit.described(plpy, source, features, label, parsed, seeded)
+    targets.refuse(found, "pack", if_exists, table)
+    shards = fit.sharded(plpy, engine, table, parsed)
+    layout = engine.alike(table, shards, [])
+    columns = {**packs.COLUMNS, **({layout.column: "text"} if layout.column else {})}
+    mark = Mark("pack", table.name, found.qualified, "", 0)
+    staging = Staging(plpy, gd, engine, found, shards, layout, columns, mark, if_exists == "replace")
+    names = [table.name, *filter(None, [validation.table(parsed.validation)])]
+    tables = {name: [[piece.server, piece.relation] for piece in engine.pieces(_oid(plpy, name))] for name in names}
+    faults.reset(target)
+    with staging.session():
+        segments = staging.segments
+        staging.survey()
+        segments.share_hosts()
+        known = _look(staging, tables)  # before anything is read: what changes meanwhile is told as a change
+        loader = Loader(segments, table, parsed, target, parsed.nulls, parsed.validation, parsed.memory)
+        stats = loader.load()
+        encoders = loader.encoders(stats, [])
+        loader.encode(encoders)
+        header = _header(table, parsed, given, loader, encoders, tables, known, [shard.segment for shard in shards])
+        staging.make(["data"])
+
+        def spec(number: int) -> dict:
+            shard = shards[number]
+            own = {"number": number, **{key: stats[number][key] for key in _FIGURES}}
+            return {
+                "step": "write", "run": target, "relation": staging.relations[layout.part_of(shard, shard.reads[0])], "shard": number,
+                "segment": shard.server if layout.column else None, "header": {**header, "shard": own},
+            }  # fmt: skip
+
+        written = segments.call(PACK_TABLE, spec)
+        faults.reach(plpy, "before-swap", target)
+        now = targets.find(plpy, found.qualified, None)
+        targets.refuse(now, "pack", if_exists, table)
+        staging.replace(now)
+    rows, skipped = (sum(report[key] for report in stats) for key in ("rows", "skipped"))
+    plpy.notice(
+        "table %s: %d rows in %d blocks, %.1f MB on %d segments%s, %.1f s"
+        % (
+            found.qualified, rows, sum(report["blocks"] for report in written), sum(report["bytes"] for report in written) / 1e6,
+            len(shards), ", %d skipped" % skipped if skipped else "", time.monotonic() - started,
+        )  # fmt: skip
+    )
+    return rows
+
+
+def _oid(plpy, name: str) -> int:
+    return plpy.execute(plpy.prepare("select $1::text::pg_catalog.regclass::oid::int8 as oid", ["text"]), [name])[0]["oid"]
+
+
+def _look(staging: Staging, tables: Dict[str, List[List[str]]]) -> Dict[str, Any]:
+    """What tables look like, by server."""
+    servers = {number: server for server, number in staging.numbers.items()}
+    numbers, relations = sorted(servers), packs.relations(tables)
+
+    def spec(number: int) -> dict:
+        return {"step": "look", "relations": relations.get(servers[number], [])}
+
+    return dict(zip([servers[number] for number in numbers], staging.segments.call(PACK_TABLE, spec, numbers=numbers)))
+
+
+def _header(table: Source, options: Options, given: dict, loader: Loader, encoders: dict, tables: dict, known: dict,
+            segments: List[str]) -> dict:  # fmt: skip
+    named = [*table.features, *(name for name in (table.label, table.weight) if name is not None)]
+    return {
+        "format": packs.FORMAT, "pack": uuid.uuid4().hex,
+        "source": {"name": table.name, "tables": tables, "looked": known},
+        "features": loader.features, "label": loader.label, "types": {name: table.types[name] for name in named},
+        "options": {**given, "seed": options.seed}, "encoders": encoders, "shards": segments,
+    }  # fmt: skip

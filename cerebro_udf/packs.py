@@ -1,0 +1,111 @@
+"""What a packed table is, on both sides: its columns, its header, and how far its source is what it was (``docs/pack.md``)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from cerebro_udf.errors import CerebroError, NotReady
+from cerebro_udf.segment import specs
+
+FORMAT = 1
+COLUMNS = {"shard": "integer", "part": "text", "number": "integer", "rows": "bigint", "header": "json", "data": "bytea"}
+PARTS = ("train", "validation")
+HEADER = "header"  # the part of the row that has it
+
+_LEAF = specs.fields(oid=specs.whole(), file=specs.maybe(specs.whole()), bytes=specs.whole(), counts=specs.many(specs.whole(), 3, 3))
+looked = specs.fields(since=specs.maybe(specs.text), relations=specs.named(specs.maybe(specs.many(_LEAF))))
+common = specs.fields(
+    format=specs.whole(1), pack=specs.text,
+    source=specs.fields(name=specs.text, tables=specs.named(specs.many(specs.many(specs.text, 2, 2))), looked=specs.named(looked)),
+    features=specs.many(specs.feature, 1), label=specs.labelled, options=specs.named(specs.anything), types=specs.named(specs.text),
+    encoders=specs.encoded, shards=specs.many(specs.text, 1),
+)  # fmt: skip
+_OWN = specs.fields(
+    shard=specs.fields(
+        number=specs.whole(), rows=specs.whole(), train_rows=specs.whole(), validation_rows=specs.whole(), skipped=specs.whole(),
+        checksum=specs.text, bytes=specs.whole(), blocks=specs.fields(train=specs.whole(), validation=specs.whole()),
+    )
+)  # fmt: skip
+
+
+def parse(text: Any, table: str) -> dict:
+    """Read a header.
+
+    Args:
+        text: Of the column of that name.
+        table: Whose it is, for messages.
+
+    Raises:
+        NotReady: it is none, or of a newer version.
+    """
+    repair = "Pack its source anew: select cerebro.pack(…);"
+    try:
+        header = json.loads(text)
+        if isinstance(header, dict) and isinstance(header.get("format"), int) and header["format"] > FORMAT:
+            raise NotReady(
+                "table %s was packed by a newer version of cerebro" % table,
+                "Its format is %d; this version reads up to %d." % (header["format"], FORMAT),
+                "Install the same version on every segment.",
+            )
+        common("", header)
+        _OWN("", header)
+        weight = header["options"].get("sample_weight")
+        named = [*header["features"], *([{"name": weight}] if weight is not None else []), header["label"]]
+        if not all(isinstance(column["name"], str) and column["name"] in header["types"] for column in named):
+            raise ValueError("a column has no type")
+    except NotReady:
+        raise
+    except (TypeError, ValueError, RecursionError) as error:
+        raise NotReady("the header of packed table %s cannot be read" % table, "%s." % error, repair) from None
+    except CerebroError as error:
+        raise NotReady("the header of packed table %s cannot be read" % table, "%s: %s" % (error.message, error.detail), repair) from None
+    return header
+
+
+class Condition(NamedTuple):
+    """What is known of a packed table's source: ``fresh``, ``changed`` or ``cannot tell``, and why it is not fresh."""
+
+    state: str
+    why: Optional[str] = None
+
+
+def relations(tables: Dict[str, List[List[str]]]) -> Dict[str, List[str]]:
+    """What tables are made of, by server; ``tables`` as for :func:`compare`."""
+    result: Dict[str, List[str]] = {}
+    for pieces in tables.values():
+        for server, relation in pieces:
+            result.setdefault(server, []).append(relation)
+    return result
+
+
+def compare(tables: Dict[str, List[List[str]]], then: Dict[str, dict], now: Dict[str, Optional[dict]]) -> Condition:
+    """Compare what tables looked like when they were packed with what they look like now.
+
+    Args:
+        tables: By name ``[server, relation]`` of all that each was made of; none where that is not known.
+        then, now: By server what ``segment.pack.look`` gave, None for one that could not be asked.
+    """
+    doubts = ["where the rows of %s are stored is not known" % name for name, pieces in tables.items() if not pieces]
+    for server, relation in [piece for pieces in tables.values() for piece in pieces]:
+        where = "%s on %s" % (relation, server)
+        before, after = then.get(server), now.get(server)
+        if before is None or after is None:
+            doubts.append("%s could not be asked" % server)
+            continue
+        old, new = before["relations"].get(relation), after["relations"].get(relation)
+        if old is None or new is None:
+            doubts.append("where the rows of %s are stored is not known" % where)
+            continue
+        if [(leaf["oid"], leaf["file"]) for leaf in old] != [(leaf["oid"], leaf["file"]) for leaf in new]:
+            return Condition("changed", "%s was made, truncated or rewritten since" % where)
+        if any(b["bytes"] > a["bytes"] for a, b in zip(old, new)):  # it also shrinks, when it is vacuumed
+            return Condition("changed", "%s has grown" % where)
+        counts = [[b - a for a, b in zip(a["counts"], b["counts"])] for a, b in zip(old, new)]
+        if before["since"] is None or before["since"] != after["since"] or any(count < 0 for leaf in counts for count in leaf):
+            doubts.append("the counters of %s have been reset, by a crash maybe" % server)
+            continue
+        total = [sum(column) for column in zip(*counts)]
+        if any(total):
+            return Condition("changed", "%s: %d rows inserted, %d updated, %d deleted since" % (where, *total))
+    return Condition("cannot tell", doubts[0]) if doubts else Condition("fresh")

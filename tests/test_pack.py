@@ -1,0 +1,229 @@
+"""Packed tables: blocks beside the rows, trained on bit for bit as the source is, and known to be out of date."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from pathlib import Path
+
+import numpy as np
+import psycopg
+import pytest
+
+from tests import requirements as requires
+from tests.cluster import ROLE, poll_until
+from tests.faults import armed
+from tests.outcome import everything
+from tests.session import POINTS, Refusal, points
+from tests.test_predict_table import made
+
+WARM = True
+pytestmark = requires.segments(3)
+
+COLUMNS = {"id": "integer", **POINTS, "kind": "text", "w": "real"}
+NOISY = {"layers": [{"Dense": {"units": 4, "activation": "relu"}}, {"Dropout": {"rate": 0.3}}, {"Dense": {"units": "$classes"}}]}
+OPTIONS = {"validation": 0.25, "encoders": {"kind": "embedding"}, "sample_weight": "w", "nulls": {"a": {"value": 0.25}}}
+CALL = "select cerebro.pack(%s::text::regclass, %s, %s, %s::text[], %s::jsonb)"
+FIT = "select * from cerebro.fit(%s, %s::text::regclass, %s, %s, %s::text[], %s::jsonb)"
+FEATURES = "{a,b,kind}"
+DOCS = Path(__file__).resolve().parent.parent / "docs" / "pack.md"
+
+
+def rows(count: int = 90) -> dict:
+    data = points(count)
+    a = [None if k % 11 == 0 else value for k, value in enumerate(data["a"].tolist())]
+    kinds = ["kind %d" % (k % 7) for k in range(count)]
+    return {"id": np.arange(count), **data, "a": a, "kind": kinds, "w": 1 + np.arange(count) % 3}
+
+
+@pytest.fixture(scope="module")
+def source(session):
+    return session.sharded(COLUMNS, rows(), sizes=[40, 49, 1])
+
+
+@pytest.fixture(scope="module")
+def model(session):
+    return session.model(NOISY)
+
+
+def pack(session, table, seed: int = 7, **options) -> str:
+    target = session.schema + "." + session.name("packed")
+    values = (table.name, target, "label", FEATURES, json.dumps({**OPTIONS, "seed": seed, **options}))
+    assert session.rows(CALL, *values) == [(90,)]
+    return target
+
+
+@pytest.fixture(scope="module")
+def packed(session, source):
+    return pack(session, source)
+
+
+def fit(session, source, model, label=None, features=None, **options) -> str:
+    run = session.name()
+    given = {"epochs": 2, "batch_size": 8, "seed": 7, "order": "fixed", **options}
+    session.rows(FIT, run, source, model, label, features, json.dumps(given))
+    return run
+
+
+def fresh(session, target: str) -> tuple:
+    ((ok, value),) = [
+        (ok, value) for _, item, ok, value, _ in session.rows("select * from cerebro.doctor()") if item == "packed table " + target
+    ]
+    return ok, value
+
+
+# ---- what is trained
+
+
+@pytest.mark.parametrize("weights", [{}, {"class_weight": "balanced"}])
+def test_a_packed_table_trains_as_its_source_bit_for_bit(session, source, packed, model, weights):
+    plain = everything(session.cluster, fit(session, source.name, model, "label", FEATURES, **OPTIONS, **weights))
+    session.notices.clear()
+    run = fit(session, packed, model, **weights)
+    assert plain[2] and everything(session.cluster, run) == plain
+    assert not any("changed" in notice for notice in session.notices)
+    row = json.dumps({"a": 0.5, "b": -1.5, "kind": "kind 3"})
+    assert session.rows("select cerebro.predict_class(%s, %s::text)", run, row)[0][0] in ("true", "false")
+    assert {name for name, _ in session.rows("select * from cerebro.evaluate(%s, %s::text::regclass)", run, source.name)} >= {"loss"}
+
+
+def test_local_workers_train_on_their_own_blocks(session, model):
+    table = session.local(COLUMNS, rows())
+    target = pack(session, table, segments=1)
+    assert session.rows("select segment, rows_estimate > 0 from cerebro.segments(%s::text::regclass)", target)
+    plain = everything(session.cluster, fit(session, table.name, model, "label", FEATURES, segments=1, **OPTIONS))
+    assert everything(session.cluster, fit(session, target, model)) == plain
+
+
+def test_another_seed_and_more_runs_go_with_one_packed_table(session, source, packed, model):
+    one, other = (everything(session.cluster, fit(session, packed, model, seed=seed)) for seed in (7, 8))
+    assert one != other
+
+
+def test_a_reader_of_its_own_decodes_a_block_as_the_docs_say(session, source, packed):
+    recipe = re.search(r"```python\n(.*?)```", DOCS.read_text("utf-8"), re.DOTALL).group(1)
+    with session.cluster.connect(ROLE) as connection:
+        names = {"connection": connection, "table": packed}
+        exec(recipe, names)  # noqa: S102  the page's own words
+    found, header = names["found"], names["headers"][0]
+    assert sum(len(part["label"]) for part in found.values()) == 90
+    held = np.concatenate([found[shard, "validation"]["label"] for shard in range(3)])
+    train = np.concatenate([found[shard, "train"]["label"] for shard in range(3)])
+    assert header["encoders"]["rows"] == {"train": len(train), "validation": len(held)}
+    assert np.concatenate([train, held]).sum() == sum(points(90)["label"])
+    assert found[0, "train"]["codes"].dtype == np.int32 and found[0, "train"]["numbers"].dtype == np.float32
+    kept = np.float32([np.nan if value is None else value for value in rows()["a"]])
+    mean, scale = header["encoders"]["features"][0]["mean"][0], header["encoders"]["features"][0]["scale"][0]
+    numbers = np.sort(np.concatenate([found[k, part]["numbers"][:, 0] for k in range(3) for part in ("train", "validation")]))
+    expected = np.sort((np.where(np.isnan(kept), header["encoders"]["features"][0]["nulls"]["value"], kept) - mean) / scale)
+    assert np.allclose(numbers, expected, atol=1e-5)
+
+
+# ---- what is known of the source
+
+
+def test_a_change_of_the_source_is_told(session, model):
+    table = session.sharded(COLUMNS, rows(), sizes=[40, 49, 1])
+    target = pack(session, table)
+    assert fresh(session, target) == (True, "fresh")
+    with session.cluster.connect(ROLE, node=2) as segment:
+        segment.execute("update %s.%s set b = b + 1 where id < 50" % (table.schema, table.parts[1]))
+    poll_until(lambda: fresh(session, target)[0] is False, 30)
+    assert "10 updated" in fresh(session, target)[1]
+    session.notices.clear()
+    fit(session, target, model, epochs=1)
+    assert [notice for notice in session.notices if "has changed since it was packed into " + target in notice]
+    with session.cluster.connect(ROLE, node=3) as segment:
+        segment.execute("truncate %s.%s" % (table.schema, table.parts[2]))
+    session.conn.execute("drop table %s" % table.name)
+    assert fresh(session, target) == (False, "changed: table %s does not exist any more" % table.name.replace('"', ""))
+
+
+def test_counters_that_were_reset_prove_nothing(session, admin):
+    table = session.local(COLUMNS, rows())
+    target = pack(session, table)
+    assert fresh(session, target) == (True, "fresh")
+    admin.execute("select pg_stat_reset()")
+    assert fresh(session, target)[0] is None
+
+
+# ---- what is refused
+
+
+def refused(session, packed, model, label=None, features=None, **options) -> Refusal:
+    return session.error(FIT, session.name(), packed, model, label, features, json.dumps({"epochs": 1, **options}))
+
+
+def test_what_contradicts_the_packed_table_is_refused(session, packed, model):
+    others = {"validation": 0.5, "nulls": "skip", "task": "regression", "sample_weight": "b", "encoders": {"kind": "one_hot"}}
+    for key, given in others.items():
+        error = refused(session, packed, model, **{key: given})
+        assert (error.sqlstate, error.message) == ("22023", "table %s was packed with another %s" % (packed, key))
+        assert "Leave it out" in error.hint
+    assert "another label" in refused(session, packed, model, "a").message
+    assert "another features" in refused(session, packed, model, None, "{b,a}").message
+    fit(session, packed, model, "label", FEATURES, epochs=1, validation=0.25)
+
+
+def test_pack_checks_its_arguments(session, source, packed):
+    def error(target="t", label="label", features=FEATURES, **options):
+        return session.error(CALL, source.name, target, label, features, json.dumps(options))
+
+    assert error(packed).sqlstate == "42710"
+    assert 'Did you mean "encoders"' in error(encoder={}).hint
+    assert error(epochs=3).sqlstate == "22023"
+    assert error(label=None).sqlstate == "22004"
+    assert error(source.name, if_exists="replace").sqlstate == "22023"
+    assert session.error(CALL, packed, "t", "label", FEATURES, "{}").message.endswith("is packed already")
+
+
+def test_a_table_that_is_not_whole_is_refused(session, source, model):
+    target = pack(session, source)
+    (name,) = [name for number, name in made(session) if number == 1 and name.startswith(target)]
+    with session.cluster.connect(ROLE, node=1) as segment:
+        segment.execute("update %s set data = set_byte(data, octet_length(data) - 1, 1) where part = 'train'" % name)
+        assert refused(session, target, model).sqlstate == "ML003"
+        segment.execute("delete from %s where part = 'train'" % name)
+        assert "not whole" in refused(session, target, model).message
+        segment.execute("delete from %s" % name)
+        assert "not whole" in refused(session, target, model).message
+
+
+# ---- replacing, and what is left
+
+
+def test_replace_and_cancel_leave_one_whole_table(session, source, packed, model):
+    target = pack(session, source)
+    before = session.rows("select shard, part, number, header::text from %s order by 1, 2, 3" % target)
+    values = (source.name, target, "label", FEATURES, json.dumps({**OPTIONS, "if_exists": "replace"}))
+    pid, failure, held = session.conn.info.backend_pid, [], made(session)
+    with armed(session.cluster.nodes[2], target, "mid-pack", 1) as reached:
+
+        def call():
+            try:
+                session.conn.execute(CALL, values)
+            except psycopg.Error as error:
+                failure.append(error.sqlstate)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        reached()
+        session.cluster.coordinator.execute("select pg_cancel_backend(%s)", [pid])
+        thread.join()
+        assert failure == ["57014"]
+    poll_until(lambda: made(session) == held, 10)
+    assert session.rows("select shard, part, number, header::text from %s order by 1, 2, 3" % target) == before
+    session.rows(CALL, *values)
+    assert session.rows("select shard, part, number, header::text from %s order by 1, 2, 3" % target) != before
+    fit(session, target, model, epochs=1)
+
+
+def test_a_reader_needs_select_on_the_blocks(session, packed, make_role, cluster):
+    role = make_role()
+    other = cluster.connect(role)
+    try:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            other.execute("select * from cerebro.fit('r', %s::text::regclass, 'm')", [packed])
+    finally:
+        other.close()
