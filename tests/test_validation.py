@@ -291,3 +291,19 @@ def test_tables_that_cannot_hold_rows_for_validation_are_refused(session, table,
     ):
         error = session.refused(table, model, "label", validation={"table": name})
         assert error.sqlstate == sqlstate and message in error.message and error.hint, name
+
+
+def test_submitted_runs_and_those_that_begin_from_others_take_every_form(session, table, model, further):
+    first, second = session.name(), session.name()
+    submit = session.call(table, model, "label", run=first, validation={"table": further.name}, learning_rate=0.1)
+    session.conn.execute(submit[0].replace("cerebro.fit", "cerebro.submit"), submit[1])
+    session.conn.execute("select cerebro.wait(%s)", [first])
+    assert figures(session, first)["validation_rows"] == 2
+    session.fit(table, model, "label", run=second, validation={"fraction": 0.25, "stratify": True}, init_from=first)
+    assert figures(session, second)["validation_rows"] == 24
+    statement, values = session.call(
+        table, model, "label", run=second, validation={"fraction": 0.25, "stratify": True}, init_from=first, if_exists="resume"
+    )
+    assert len(session.rows(statement, *values)) == 1
+    values[-1] = values[-1].replace("0.25", "0.5")
+    assert "exists with another validation" in session.error(statement, *values).message
