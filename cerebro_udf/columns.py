@@ -55,6 +55,7 @@ TYPES: Dict[str, Type] = {
     "enum": Type("text", None, "text", (CLASSIFICATION,)),  # any of them
     "uuid": Type("uuid", None, "text", (CLASSIFICATION,)),
 }
+FLOATING = ("real", "double precision", "numeric")
 PADDED = "character"  # blanks at the end mean nothing, and go where such a value becomes text
 
 
@@ -128,12 +129,16 @@ def task_of(label: dict) -> str:
 
     Raises:
         WrongColumnType: the type has no task, or not the one asked for.
-        NotSupported: an array.
+        NotSupported: an array of anything but floating-point numbers, or of arrays.
     """
     name, type_ = label["name"], label["type"]
     if type_.endswith("[]"):
+        if type_.count("[]") == 1 and base(type_) in FLOATING and label.get("task") in (None, REGRESSION):
+            return REGRESSION
         raise errors.NotSupported(
-            'array label "%s" is not supported' % name, hint="Use one column of numbers, booleans or text as the label."
+            'array label "%s" is not supported' % name,
+            "Its type is %s." % type_,
+            "An array of type real[], double precision[] or numeric[] is for regression; else use one column of numbers, booleans or text.",
         )
     known = TYPES.get(base(type_), Type(""))
     task = label.get("task") or next(iter(known.tasks), None)
@@ -157,7 +162,9 @@ def quoted(name: str) -> str:
 
 
 def label_kind(label: dict) -> str:
-    """The form in which a label is read: ``number`` (float64), ``integer`` (int64) or ``text``."""
+    """The form in which a label is read: ``number`` (float64), ``array`` of such, ``integer`` (int64) or ``text``."""
+    if label["type"].endswith("[]"):
+        return "array"
     type_, task = of(label["type"]), task_of(label)
     if task == CLASSIFICATION and type_.spelling == "integer":
         return "integer"  # a double would not tell large integers apart

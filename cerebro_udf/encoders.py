@@ -20,7 +20,7 @@ A stored encoders object (JSON, floats survive the round trip)::
                 {"name": "series" (an Input layer of the model), "features": ["jan", "feb"], "stack": -1}, ..],
      "model": {"inputs": [{"name": null, "numbers": [12] or null,
                            "codes": [{"name": "carrier", "size": 17, "encoder": "one_hot"}, ..]}, ..],
-               "outputs": [{"name": null, "task": "classification", "classes": 2}]},
+               "outputs": [{"name": null, "task": "classification", "classes": 2, "shape": [3] (of an array label only)}]},
      "rows": {"train": 800, "validation": 200}}
 """
 
@@ -113,19 +113,8 @@ def _merge_feature(spec: dict, parts: List[dict]) -> dict:
             feature["nulls"] = {"value": _as_text(policy["value"])} if "value" in policy else policy
         return {**feature, **_merge_vocabulary(parts, spec.get("encoder"), policy is not None and "indicator" in policy)}
     encoder = columns.encoder_name(spec.get("encoder")) or "standardize"
-    shapes = [part["shape"] for part in parts if part.get("shape") is not None]
-    for shape in shapes:
-        if shape != shapes[0]:
-            raise errors.RaggedArrays(
-                'the arrays of column "%s" differ in shape' % spec["name"],
-                detail="One segment has arrays of shape %s, another of shape %s." % (shapes[0], shape),
-                hint="All arrays of a column must have the same dimensions.",
-            )
-    feature.update(encoder=encoder, shape=shapes[0] if shapes else [])
-    if 0 in feature["shape"]:
-        raise errors.BadData(
-            'the arrays of column "%s" are empty' % spec["name"], hint="Leave the column out of the features."
-        )
+    feature.update(encoder=encoder, shape=_one_shape(spec["name"], parts) or [])
+    refusals.refuse_no_elements(spec["name"], feature["shape"])
     if encoder == "none":
         refusals.refuse_merged(spec["name"], sum(part.get("merged", 0) for part in parts))
     if encoder == "standardize" or policy is not None:
@@ -144,6 +133,19 @@ def _merge_feature(spec: dict, parts: List[dict]) -> dict:
         feature["boundaries"] = boundaries
         feature.update(_category(settings.get("as") or "one_hot", codes_of(feature)))
     return feature
+
+
+def _one_shape(name: str, parts: List[dict]) -> Optional[List[int]]:
+    """The shape that a column has in every shard that has rows."""
+    shapes = [part["shape"] for part in parts if part.get("shape") is not None]
+    for shape in shapes:
+        if shape != shapes[0]:
+            raise errors.RaggedArrays(
+                'the arrays of column "%s" differ in shape' % name,
+                detail="One segment has arrays of shape %s, another of shape %s." % (shapes[0], shape),
+                hint="All arrays of a column must have the same dimensions.",
+            )
+    return shapes[0] if shapes else None
 
 
 def wider(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -236,6 +238,9 @@ def _merge_label(label: dict, parts: List[dict]) -> dict:
     task = columns.task_of(label)
     result = {"name": label["name"], "type": label["type"], "task": task}
     if task == "regression":
+        if label["type"].endswith("[]"):
+            result["shape"] = _one_shape(label["name"], parts) or []
+            refusals.refuse_no_elements(label["name"], result["shape"])
         lows = [part["min"] for part in parts if part.get("min") is not None]
         highs = [part["max"] for part in parts if part.get("max") is not None]
         if min(lows) == max(highs):
@@ -293,11 +298,10 @@ def _model(features: List[dict], inputs: Sequence[dict], label: Optional[dict]) 
     """Work out the part of the encoders that shapes a model."""
     by_name = {feature["name"]: feature for feature in features}
     task = label["task"] if label else None
-    classes = len(label["classes"]) if task == "classification" else None
-    return {
-        "inputs": [_input(given, [by_name[name] for name in given["features"]]) for given in inputs],
-        "outputs": [{"name": None, "task": task, "classes": classes}],
-    }
+    output = {"name": None, "task": task, "classes": len(label["classes"]) if task == "classification" else None}
+    if label and "shape" in label:
+        output["shape"] = label["shape"]
+    return {"inputs": [_input(given, [by_name[name] for name in given["features"]]) for given in inputs], "outputs": [output]}
 
 
 def _input(given: dict, features: List[dict]) -> dict:

@@ -39,13 +39,14 @@ def refuse_other_shapes(shard_stats: Sequence[dict], encoders: dict) -> None:
     Raises:
         RaggedArrays: names the column and both shapes.
     """
-    for feature in encoders["features"]:
+    known = [feature for feature in [*encoders["features"], encoders.get("label") or {}] if feature.get("shape")]
+    for column in known:
         for stats in shard_stats:
-            shape = stats["columns"][feature["name"]].get("shape")
-            if shape is not None and feature["kind"] == "array" and list(shape) != list(feature["shape"]):
+            shape = stats["columns"][column["name"]].get("shape")
+            if shape is not None and list(shape) != list(column["shape"]):
                 raise errors.RaggedArrays(
-                    'the arrays of column "%s" have another shape than the run\'s' % feature["name"],
-                    detail="They have shape %s, the run was trained on %s." % (list(shape), list(feature["shape"])),
+                    'the arrays of column "%s" have another shape than the run\'s' % column["name"],
+                    detail="They have shape %s, the run was trained on %s." % (list(shape), list(column["shape"])),
                     hint="Name a table whose arrays have the run's shape.",
                 )
 
@@ -107,6 +108,12 @@ def refuse_merged(name: str, count: int) -> None:
             detail="%d of its values beyond 16,777,216 would be rounded to others." % count,
             hint='Set its encoder to "standardize", which rounds differences alone; or, if it tells things apart, to "embedding".',
         )
+
+
+def refuse_no_elements(name: str, shape: Sequence[int]) -> None:
+    """Refuse arrays without elements."""
+    if 0 in shape:
+        raise errors.BadData('the arrays of column "%s" are empty' % name, hint="Leave the column out.")
 
 
 def refuse_deep(features: Sequence[dict]) -> None:

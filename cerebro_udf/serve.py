@@ -42,11 +42,13 @@ def predict(plpy, gd: dict, run: str, row: str, wanted: str, trial: Optional[int
         )
     if wanted in ("class", "probabilities") and predictor.classes is None:
         raise InvalidArgument('run "%s" predicts a number' % run, None, "Call cerebro.predict_value.")
+    if wanted == "value" and predictor.shape:
+        raise InvalidArgument('run "%s" predicts an array' % run, "Its shape is %s." % predictor.shape, "Call cerebro.predict.")
     value, probabilities = predictor.row(values, lambda sql, text: _read(plpy, gd, sql, text))
     if wanted == "value":
         return repr(float(value))
     if predictor.classes is None:
-        return json.dumps({"value": finite(float(value))})
+        return json.dumps({"value": finite(value)})
     if wanted == "class":
         if value is None:
             raise NotReady(

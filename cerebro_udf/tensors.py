@@ -66,7 +66,7 @@ class Encoding:
 
         Returns:
             What ``encoders.fed`` says, each (n, *shape): ``numbers`` float32 and ``codes`` int32 of an input, where its
-            features have such; ``label`` int32 (n,) of class indexes or float32 (n,). Arrays are new, in C order.
+            features have such; ``label`` int32 (n,) of class indexes or float32 (n, *shape). Arrays are new, in C order.
 
         Raises:
             BadData: a label value that the run has never seen.
@@ -145,7 +145,7 @@ def _buckets(feature: dict, values: np.ndarray) -> np.ndarray:
 
 def _chunked(values: np.ndarray, function: Callable[[np.ndarray], np.ndarray], dtype, pulse: Callable[[], None]) -> np.ndarray:
     """Apply a function to so many rows at a time that ``pulse`` is called often enough."""
-    out = np.empty(len(values), dtype)
+    out = np.empty(values.shape, dtype)
     for start in range(0, len(values), CHUNK_ROWS):
         out[start : start + CHUNK_ROWS] = function(values[start : start + CHUNK_ROWS])
         pulse()

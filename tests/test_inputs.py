@@ -1,4 +1,4 @@
-"""Models of several inputs, from fit to the exported archive: each answer against numpy or plain Keras."""
+"""Models of several inputs and labels of several numbers, from fit to the exported archive: each answer against numpy or plain Keras."""
 
 from __future__ import annotations
 
@@ -147,3 +147,77 @@ def test_inputs_that_do_not_fit_are_refused_before_anything_starts(session, fitt
     refused(fitted.features, {**INPUTS, "wid": ["a"]}, "22023", '"wid"', '"wide"')
     refused(fitted.features, {**INPUTS, "image": ["image", "a"]}, "0A000", '"image"', "inputs")
     refused(fitted.features, {**INPUTS, "series": {"columns": ["jan", "feb"], "stack": 1}}, "22023", "inputs.series.stack")
+
+
+# ---- labels that are arrays
+
+
+class Arrays:
+    """A label of three numbers by a line of three units, and one of shape (2, 2) behind a Reshape."""
+
+    def __init__(self, session):
+        random = np.random.default_rng(6)
+        self.x = random.normal(size=(COUNT, 4)).astype(np.float32)
+        self.y = (self.x @ random.normal(size=(4, 3)) + 1).astype(np.float32)
+        self.square = self.y[:, [0, 1, 1, 2]].reshape(COUNT, 2, 2)
+        rows = [[n, *row] for n, row in enumerate(zip(self.x.tolist(), self.y.tolist(), self.square.tolist()))]
+        self.table = session.sharded({"row": "integer", "x": "real[]", "y": "real[]", "square": "double precision[]"}, rows, [30, 50])
+        more = {"epochs": 3, "learning_rate": 0.05, "metrics": ["mae", "RootMeanSquaredError"]}
+        self.run = session.fit(self.table, session.model({"layers": [{"Dense": {"units": 3}}]}), "y", ["x"], **more)
+        deep = {"layers": [{"Dense": {"units": 4}}, {"Reshape": {"target_shape": [2, 2]}}]}
+        self.deep = session.fit(self.table, session.model(deep), "square", ["x"], **more)
+        scaled = ((self.x.astype(np.float64) - self.x.mean(0, np.float64)) / self.x.std(0, dtype=np.float64)).astype(np.float32)
+        found = {run: outcome.weights(outcome.best(session.cluster, run, shards=2)) for run in (self.run, self.deep)}
+        self.expected = {run: scaled @ kernel + bias for run, (kernel, bias) in found.items()}
+        self.expected[self.deep] = self.expected[self.deep].reshape(COUNT, 2, 2)
+        self.labels = {self.run: self.y, self.deep: self.square}
+
+
+@pytest.fixture(scope="module")
+def arrays(session):
+    return Arrays(session)
+
+
+def test_an_array_label_is_predicted_row_by_row_by_table_and_by_the_archive(session, arrays, tmp_path):
+    for run, expected in arrays.expected.items():
+        answers = session.rows("select cerebro.predict(%s, r) from " + arrays.table.name + " r order by row", run)
+        np.testing.assert_allclose([answer["value"] for (answer,) in answers], expected, rtol=1e-4, atol=1e-5)
+        target = session.name("target")
+        session.conn.execute("select cerebro.predict_table(%s, %s::text::regclass, %s, '{row}')", [run, arrays.table.name, target])
+        found = session.rows("select prediction, pg_typeof(prediction)::text from %s order by row" % target)
+        np.testing.assert_allclose([value for value, _ in found], expected, rtol=1e-4, atol=1e-5)
+        assert {type_ for _, type_ in found} == {"double precision[]"}
+        path = tmp_path / (run + ".keras")
+        path.write_bytes(session.rows("select cerebro.export_model(%s)", run)[0][0])
+        archive = keras.models.load_model(path, safe_mode=True)
+        outputs = archive({"x": keras.ops.convert_to_tensor(arrays.x, "float64")}, training=False)
+        np.testing.assert_allclose(np.asarray(outputs), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_array_label_is_judged_over_all_its_numbers(session, arrays):
+    for run, expected in arrays.expected.items():
+        judged = dict(session.rows("select * from cerebro.evaluate(%s, %s::text::regclass)", run, arrays.table.name))
+        off = expected - arrays.labels[run]
+        assert judged["loss"] == pytest.approx(float((off**2).mean()), rel=1e-4)
+        assert judged["mae"] == pytest.approx(float(np.abs(off).mean()), rel=1e-4)
+        assert judged["RootMeanSquaredError"] == pytest.approx(float(np.sqrt((off**2).mean())), rel=1e-4)
+        source = [run, arrays.table.name]
+        for call, values in (
+            ("select cerebro.predict_value(%s, array[[1, 2, 3, 4]])", source[:1]),
+            ("select * from cerebro.residuals(%s, %s::text::regclass)", source),
+        ):
+            error = session.error(call, *values)
+            assert error.sqlstate == "22023" and "array" in error.message and error.hint
+
+
+def test_array_labels_that_do_not_fit_are_refused(session, arrays):
+    ragged = session.sharded({"x": "real", "y": "real[]", "n": "integer[]"}, [[1, [1, 2], [1]], [2, [1, 2, 3], [2]]], [2, 0])
+    apart = session.sharded({"x": "real", "y": "real[]"}, [[1, [1, 2]], [2, [1, 2, 3]]], [1, 1])
+    line = session.model({"layers": [{"Dense": {"units": 2}}]})
+    for table in (ragged, apart):
+        assert session.refused(table, line, "y", ["x"]).sqlstate == "2202E"
+    assert session.refused(ragged, line, "n", ["x"]).sqlstate == "0A000"
+    assert session.refused(arrays.table, line, "y", ["x"], task="classification").sqlstate == "0A000"
+    assert "label \"x\" is among" in session.refused(arrays.table, line, "x", ["x"]).message
+    ((_, _, _, _, state, error),) = session.conn.execute(*session.call(arrays.table, line, "y", ["x"])).fetchall()
+    assert state == "failed" and "[2]" in error and "[3]" in error

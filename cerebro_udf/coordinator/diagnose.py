@@ -108,6 +108,8 @@ def _values_only(record: dict) -> None:
         raise InvalidArgument(
             'run "%s" classifies' % record["name"], None, "Call cerebro.confusion_matrix or cerebro.class_report."
         )
+    if "shape" in record["encoders"]["label"]:
+        raise InvalidArgument('run "%s" predicts an array' % record["name"], None, "Call cerebro.evaluate.")
 
 
 def _spelled(judge: Judge) -> List[str]:

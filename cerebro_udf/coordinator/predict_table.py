@@ -96,7 +96,7 @@ def _columns(carried: Dict[str, str], label: dict, probabilities: bool, segment:
         WrongColumnType, NotSupported: the run's label has a type that no label has; another member of its owner wrote it.
     """
     columns.task_of(label)
-    predicted = {"prediction": "double precision"}
+    predicted = {"prediction": "double precision" + "[]" * label["type"].endswith("[]")}
     if label.get("classes"):
         predicted = {"prediction": columns.prediction_type(label["type"]), "probability": "real"}
         if probabilities:

@@ -291,11 +291,12 @@ def _classes(counts: Optional[Dict[Any, int]]) -> dict:
 
 
 class NumberLabel(Column):
-    """A label of numbers or booleans: its classes, or its range."""
+    """A label of numbers or booleans: its classes, or its range; or of arrays of numbers."""
 
     def __init__(self, name: str, task: str, type_: str):
         super().__init__(name)
         self.task, self.type = task, type_
+        self.shape: Optional[Tuple[int, ...]] = None  # of one row's
         self._counts: Optional[Dict[Any, int]] = {}  # of training rows, None beyond so many classes
         self._range: List[float] = []
 
@@ -311,9 +312,10 @@ class NumberLabel(Column):
     def observe(self, train, values):
         if not len(values):
             return
-        if self.task == "regression":
+        self.shape = values.shape[1:]
+        if self.task == "regression" and values.size:
             self._range = [min([*self._range, values.min()]), max([*self._range, values.max()])]
-        elif self._counts is not None:
+        elif self.task != "regression" and self._counts is not None:
             for value in np.unique(values).tolist():
                 self._counts.setdefault(value, 0)
             for value, count in zip(*(array.tolist() for array in np.unique(train, return_counts=True))):
@@ -326,6 +328,7 @@ class NumberLabel(Column):
             low, high = map(float, self._range or [np.nan, np.nan])
             return {
                 **super().stats(),
+                "shape": None if self.shape is None else list(self.shape),
                 "min": low if self._range else None,
                 "max": high if self._range else None,
             }

@@ -6,6 +6,7 @@ holds all rows of a shard that was loaded to be judged.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
@@ -137,7 +138,7 @@ def _predict(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answer:
     """
     rows, label = len(judged.arrays["label"]), judged.arrays["label"]
     (output,) = judged.program.part["outputs"]
-    columns = output["classes"] or 1
+    columns = output["classes"] or math.prod(output.get("shape", ()))
     if 4 * rows * columns > memory.available():
         raise OutOfMemory(
             "the predictions do not fit the memory that is left on their segment",

@@ -123,7 +123,7 @@ def _columns(y: tf.Tensor, columns: int, logits: bool, raw: bool) -> tf.Tensor:
 
 
 def _value(columns: int, logits: bool, raw: bool) -> Convert:
-    return lambda true, pred: (_column(true), pred)
+    return lambda true, pred: (_column(true) if len(true.shape) == 1 else true, pred)
 
 
 def _classes(columns: int, logits: bool, raw: bool) -> Convert:

@@ -236,7 +236,8 @@ def _model(config: dict, part: dict) -> keras.Model:
 def example(part: dict, rows: int) -> Tuple[Any, np.ndarray]:
     """Return zeros as (x, y), in the structure that a model is fed with, see :func:`feed`."""
     x = {name: np.zeros((rows, *shape), dtype) for name, (shape, dtype) in encoders.fed(part).items()}
-    return feed(x, part), np.zeros(rows, np.int32 if part["outputs"][0]["task"] == "classification" else np.float32)
+    (output,) = part["outputs"]
+    return feed(x, part), np.zeros((rows, *output.get("shape", ())), np.int32 if output["task"] == "classification" else np.float32)
 
 
 def feed(arrays: dict, part: dict) -> Any:
@@ -295,6 +296,13 @@ def _check_output(model: keras.Model, part: dict) -> None:
     shape = model.output_shape
     if isinstance(shape, (list, dict)) or isinstance(shape[0], tuple):
         raise TrialFailed("the model has several outputs, the label is one column")
+    if "shape" in part:
+        if list(shape[1:]) != part["shape"]:
+            raise TrialFailed(
+                "the model's output has shape %s per row, the label has shape %s (a Reshape layer at the end adapts it)"
+                % (list(shape[1:]), part["shape"])
+            )
+        return
     if len(shape) != 2:
         raise TrialFailed(
             "the model's output has shape %s per row, a label needs one row of units (add Flatten or "

@@ -37,6 +37,7 @@ class Predictor:
         self._features = encoders["features"]
         self._read_by = {feature["name"]: columns.read_by_server(feature) for feature in self._features}
         self.classes: Optional[list] = encoding.classes(encoders["label"])
+        self.shape: List[int] = encoders["label"].get("shape", [])
         try:
             self._model, output = network.build(program, seed=0)
         except TrialFailed as error:
@@ -113,7 +114,7 @@ def answering(model: Any, output: str, part: dict) -> Callable[..., np.ndarray]:
 
     Returns:
         A function from encoded arrays of n rows, and a ``pulse`` to call between batches, to probabilities float32
-        (n, classes), or values float32 (n,).
+        (n, classes), or values float32 (n, *shape of the label).
     """
     single = model.output_shape[-1] == 1
     (wanted,) = part["outputs"]
@@ -138,9 +139,9 @@ def answering(model: Any, output: str, part: dict) -> Callable[..., np.ndarray]:
             batch = {name: tf.constant(a[rows]) for name, a in x.items()} if isinstance(x, dict) else tf.constant(x[rows])
             outputs.append(function(batch).numpy())
             pulse()
-        whole = np.concatenate(outputs) if outputs else np.zeros((0, model.output_shape[-1]), np.float32)
+        whole = np.concatenate(outputs) if outputs else np.zeros((0, *model.output_shape[1:]), np.float32)
         if wanted["task"] != "classification":
-            return whole[:, 0]
+            return whole if "shape" in wanted else whole[:, 0]
         return (np.concatenate([1 - whole, whole], axis=1) if single else whole)[:, : wanted["classes"]]
 
     return answer

@@ -121,7 +121,7 @@ class _Answers:
     def lines(self, answers: list, probabilities: Optional[np.ndarray]) -> List[str]:
         tail = self._tail
         if self._spelled is None:
-            return [",%r%s" % (value, tail) for value in answers]
+            return [",%s%s" % (_number(value), tail) for value in answers]
         quoted = {value: _field(text) for value, text in self._spelled.items()}
         best = probabilities.max(axis=1).astype(float).tolist()
         if not self._all:
@@ -131,6 +131,11 @@ class _Answers:
         return [
             ",,,%s%s" % (w, tail) if a is None else ",%s,%r,%s%s" % (quoted[a], p, w, tail) for a, p, w in zip(answers, best, whole)
         ]
+
+
+def _number(value: Any) -> str:
+    """A number, or an array of numbers, as a field."""
+    return '"%s"' % str(value).replace("[", "{").replace("]", "}") if isinstance(value, list) else repr(value)
 
 
 def _field(text: str) -> str:

@@ -112,7 +112,7 @@ def without_rows(stored: dict, labelled: bool) -> Tuple[Dict[str, tensors.Column
         feature["name"]: [] if feature["kind"] == "text" else np.empty((0, *feature["shape"]))
         for feature in stored["features"]
     }
-    return columns, np.empty(0) if labelled else None
+    return columns, np.empty((0, *stored["label"].get("shape", ()))) if labelled else None
 
 
 def _feature(feature: dict) -> Column:
@@ -235,7 +235,7 @@ class Reader:
         waiting = self.ranking.rows if self.ranking else 0
         rows = self.columns[0].train.rows + self.columns[0].validation.rows + waiting
         elements = sum(
-            int(np.prod(column.shape or (), dtype=int)) if isinstance(column, Numbers) else 1
+            int(np.prod(column.shape or (), dtype=int)) if isinstance(column, (Numbers, NumberLabel)) else 1
             for column in self.columns
         )
         needed = _raw_bytes(self.columns) + (self.ranking.bytes if self.ranking else 0) + rows * elements * 4

@@ -123,7 +123,7 @@ _PART = fields(
         ),
         1,
     ),
-    outputs=many(fields(name=maybe(text), task=maybe(_TASK), classes=maybe(whole(1))), 1, 1),
+    outputs=many(fields(name=maybe(text), task=maybe(_TASK), classes=maybe(whole(1)), shape=maybe(many(whole(1), most=16))), 1, 1),
 )
 
 
@@ -138,7 +138,7 @@ _ARRAY = fields(shape=many(whole(), most=16))
 _BUCKETS = fields(boundaries=many(number, 0))
 _LABEL = fields(name=text, type=text, task=maybe(_TASK), values=maybe(many(text)))
 _INPUT = fields(name=maybe(text), features=many(text, 1), stack=maybe(whole(-1, 0)))
-_CLASSES = fields(task=_TASK, weights=maybe(_NUMBERS))
+_CLASSES = fields(task=_TASK, weights=maybe(_NUMBERS), shape=maybe(many(whole(1), most=16)))
 
 
 def _class(place: str, value: Any) -> None:

@@ -278,7 +278,7 @@ def encode(plpy, gd: dict, spec: dict) -> Report:
 
 
 def _refuse_wide(part: dict, rows: int) -> None:
-    width = sum(math.prod(shape) for shape, _ in encoders.fed(part).values()) + 1
+    width = sum(math.prod(shape) for shape, _ in encoders.fed(part).values()) + math.prod(part["outputs"][0].get("shape", ()))
     if 4 * rows * width > memory.available():
         raise OutOfMemory(
             "the encoded shard does not fit the memory that is left on its segment",

@@ -137,13 +137,17 @@ def test_encoders_asked_for_are_used():
         ("real", None, "regression"),
         ("bigint", "regression", "regression"),
         ("real", "classification", "classification"),
+        ("real[]", None, "regression"),
+        ("numeric(10,2)[]", "regression", "regression"),
     ],
 )
 def test_the_task_follows_the_label_type_unless_it_is_given(type_, task, expected):
     assert columns.task_of({"name": "y", "type": type_, "task": task}) == expected
 
 
-@pytest.mark.parametrize("type_, task", [("text", "regression"), ("jsonb", None), ("real[]", None)])
+@pytest.mark.parametrize("type_, task", [
+    ("text", "regression"), ("jsonb", None), ("real[]", "classification"), ("integer[]", None), ("real[][]", None),
+])  # fmt: skip
 def test_labels_without_a_task_are_refused(type_, task):
     with pytest.raises((errors.WrongColumnType, errors.NotSupported)):
         columns.task_of({"name": "y", "type": type_, "task": task})
