@@ -5,6 +5,9 @@ The comparator, a client of the same server: `COPY (SELECT x, y …) TO STDOUT (
 float32 array of native byte order, y likewise into int32. No check, no checksum, no statistics, no split.
 "COPY alone" throws the blocks away.
 
+A packed shard: `worker_load` and `worker_encode` of what `cerebro.pack` has made of the same rows, against both of the rows
+themselves; and the megabytes of arrays that come of its blocks in a second of `worker_load`.
+
 Ours: a call of `worker_load` as `fit` makes it by default, 0.2 of the rows held out: arrays checked for shape, NULL,
 NaN and infinities, checksum, statistics, class list, the split by value. Timed from the client's call to its answer.
 """
@@ -12,6 +15,7 @@ NaN and infinities, checksum, statistics, class list, the split by value. Timed 
 from __future__ import annotations
 
 import json
+import statistics
 import time
 
 import numpy as np
@@ -19,7 +23,7 @@ import psycopg
 
 from bench.rounds import Measure, interleave, ratio
 from bench.servers import COPY_HEADER_BYTES, SCHEMA, Servers, row_type
-from bench.visits import specification
+from bench.visits import RUN, specification
 
 ROWS, ELEMENTS = 50_000, 100
 TABLE = "load"
@@ -53,6 +57,37 @@ def loaded(segment: psycopg.Connection, validation: float) -> float:
     return seconds
 
 
+class Packed:
+    """The table packed, and its shard as a worker is asked for it."""
+
+    def __init__(self, servers: Servers, worker: psycopg.Connection):
+        options = json.dumps({"encoders": {"x": "none"}, "validation": VALIDATION, "if_exists": "replace"})
+        with servers.connect() as coordinator:
+            table = "%s.%s" % (SCHEMA, TABLE)
+            coordinator.execute("select cerebro.pack(%s, %s, 'y', '{x}', %s)", [table, table + "_packed", options])
+        query = (
+            "select quote_ident(c.relname) from pg_class c join pg_description d on d.objoid = c.oid and d.objsubid = 0"
+            " where d.description like 'cerebro.pack %%'"
+        )
+        self._worker, ((name,),) = worker, worker.execute(query).fetchall()
+        relation = "%s.%s" % (SCHEMA, name)
+        self.load = {"run": RUN, "pack": 0, "reads": [{"relation": relation, "where": None}]}
+        self._encoders = worker.execute("select header -> 'encoders' from %s where part = 'header'" % relation).fetchone()[0]
+        self.bytes = 0
+
+    def seconds(self, load: dict, encoded: bool = True) -> float:
+        started = time.perf_counter()
+        (stats,) = self._worker.execute("select cerebro_internal.worker_load(%s)", [json.dumps(load)]).fetchone()
+        if encoded:
+            encode = json.dumps({"run": RUN, "encoders": self._encoders})
+            self._worker.execute("select cerebro_internal.worker_encode(%s)", [encode])
+        seconds = time.perf_counter() - started
+        if stats["rows"] != ROWS:
+            raise RuntimeError("the shard lacks rows")
+        self.bytes = stats["bytes"]
+        return seconds
+
+
 def measure(servers: Servers, rounds: int) -> list[Measure]:
     random = np.random.default_rng(0)
     x, y = random.standard_normal((ROWS, ELEMENTS), np.float32), random.integers(0, 2, ROWS)
@@ -66,7 +101,20 @@ def measure(servers: Servers, rounds: int) -> list[Measure]:
             },
             rounds, warm_ups=2,
         )  # fmt: skip
+        packed = Packed(servers, worker)
+        rows = {**specification(TABLE + "_1", VALIDATION), "run": RUN}
+        ready = interleave(
+            {
+                "rows": lambda: packed.seconds(rows),
+                "blocks": lambda: packed.seconds(packed.load),
+                "blocks loaded": lambda: packed.seconds(packed.load, encoded=False),
+            },
+            rounds, warm_ups=2,
+        )  # fmt: skip
+        rates = [packed.bytes / 1e6 / seconds for seconds in ready["blocks loaded"]]
     return [
         ratio("load of real[100] against COPY to an array", seconds, "COPY to array", "load", 0.8, True),
         ratio("load of real[100] against COPY alone", seconds, "COPY alone", "load", None, True),
+        ratio("real[100] loaded and encoded against the same packed", ready, "rows", "blocks", None, True),
+        Measure("packed shard read", rates, 400.0, True, "MB/s", {"blocks loaded": statistics.median(ready["blocks loaded"])}),
     ]
