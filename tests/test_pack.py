@@ -13,7 +13,7 @@ import pytest
 
 from tests import requirements as requires
 from tests.cluster import ROLE, poll_until
-from tests.faults import armed
+from tests.faults import armed, kill_backend
 from tests.outcome import everything
 from tests.session import POINTS, Refusal, points
 from tests.test_predict_table import made
@@ -94,6 +94,19 @@ def test_local_workers_train_on_their_own_blocks(session, model):
     assert session.rows("select segment, rows_estimate > 0 from cerebro.segments(%s::text::regclass)", target)
     plain = everything(session.cluster, fit(session, table.name, model, "label", FEATURES, segments=1, **OPTIONS))
     assert everything(session.cluster, fit(session, target, model)) == plain
+
+
+def test_a_label_of_several_numbers_and_rows_of_another_table_for_validation_are_packed(session):
+    columns = {"a": "real", "b": "real", "y": "real[]"}
+    one, other = ([(a, b, [a + b, a - b]) for a, b in np.random.default_rng(k).normal(size=(40, 2)).round(3).tolist()] for k in (1, 2))
+    table, held = session.local(columns, one), session.local(columns, other)
+    target, line = session.schema + "." + session.name("packed"), session.model({"layers": [{"Dense": {"units": 2}}]})
+    options = {"validation": {"table": held.name}, "segments": 1}
+    assert session.rows(CALL, table.name, target, "y", "{a,b}", json.dumps(options)) == [(80,)]
+    plain = everything(session.cluster, fit(session, table.name, line, "y", "{a,b}", **options))
+    assert everything(session.cluster, fit(session, target, line)) == plain
+    session.conn.execute("drop table %s" % held.name)
+    assert fresh(session, target)[0] is False
 
 
 def test_another_seed_and_more_runs_go_with_one_packed_table(session, source, packed, model):
@@ -227,3 +240,40 @@ def test_a_reader_needs_select_on_the_blocks(session, packed, make_role, cluster
             other.execute("select * from cerebro.fit('r', %s::text::regclass, 'm')", [packed])
     finally:
         other.close()
+
+
+# ---- in the other calls
+
+
+def test_a_run_on_a_packed_table_is_explained_submitted_cancelled_and_resumed(session, packed, model):
+    plain = everything(session.cluster, fit(session, packed, model))
+    found = dict(session.rows("select property, value from cerebro.explain_fit(%s::text::regclass, %s)", packed, model))
+    assert found["training rows"] + found["validation rows"] == 90
+    run = session.name()
+    options = json.dumps({"epochs": 2, "batch_size": 8, "seed": 7, "order": "fixed"})
+    with armed(session.cluster.coordinator, run, "committed", 4) as reached:
+        session.rows("select cerebro.submit(%s, %s::text::regclass, %s, options => %s::jsonb)", run, packed, model, options)
+        reached()
+        assert session.rows("select cerebro.cancel(%s)", run) == [(True,)]
+    session.rows("select * from cerebro.resume(%s)", run)
+    assert everything(session.cluster, run) == plain
+
+
+def test_a_run_is_not_resumed_on_blocks_that_were_packed_anew(session, source, model):
+    target = pack(session, source)
+    run = session.name()
+    options = json.dumps({"epochs": 2, "batch_size": 8, "order": "fixed"})
+    with armed(session.cluster.coordinator, run, "committed", 2) as reached:
+        session.rows("select cerebro.submit(%s, %s::text::regclass, %s, options => %s::jsonb)", run, target, model, options)
+        reached()
+        session.rows("select cerebro.cancel(%s)", run)
+    session.rows(CALL, source.name, target, "label", FEATURES, json.dumps({**OPTIONS, "seed": 7, "if_exists": "replace"}))
+    assert session.error("select * from cerebro.resume(%s)", run).sqlstate == "ML002"
+
+
+def test_after_a_crash_nothing_is_called_fresh(session, source, packed):
+    assert fresh(session, packed) == (True, "fresh")
+    node = session.cluster.nodes[3]
+    kill_backend(node, node.execute("select pid from pg_stat_activity where backend_type = 'checkpointer'")[0][0])
+    ok, value = fresh(session, packed)
+    assert ok is None and value.startswith("cannot tell: the counters of segment_3 have been reset")
