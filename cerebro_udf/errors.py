@@ -129,6 +129,18 @@ class OutOfMemory(CerebroError):
     sqlstate = "53200"
 
 
+class DiskFull(CerebroError):
+    """A segment has no room for what its memory does not hold."""
+
+    sqlstate = "53100"
+
+
+class OutOfTemporaryFiles(CerebroError):
+    """More temporary files would be needed than ``temp_file_limit`` allows."""
+
+    sqlstate = "53400"
+
+
 class NoPrivilege(CerebroError):
     """The caller may not do that."""
 

@@ -550,11 +550,11 @@ def test_segment_without_the_privilege(session, model):
     assert error.message == 'segment "segment_2": permission denied for table %s' % table.parts[1]
 
 
-def test_shard_that_does_not_fit_the_memory(session, model):
+def test_shard_that_has_to_be_held_and_does_not_fit_the_memory(session, model):
     wide = np.zeros((300, 50), np.float32)
     wide[:, 0] = np.arange(300)
     table = session.sharded({"x": "real[]", "label": "boolean"}, {"x": wide, "label": np.arange(300) % 2 == 0})
-    error = session.refused(table, model, "label", ["x"], memory="20kB")
+    error = session.refused(table, model, "label", ["x"], memory="20kB", validation={"fraction": 0.2, "stratify": True})
     assert error.sqlstate == "53200"
     assert re.fullmatch(r'segment "segment_\d": the shard does not fit the memory that this run may use on its segment', error.message)
     assert re.fullmatch(r"The first \d+ rows take [\d.]+ MB, raw and encoded; [\d.]+ MB are allowed( and .*)?\.", error.detail)

@@ -236,6 +236,11 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
             verify([shard.segment for shard in segments.shards], record["plan"]["stats"], stats)
         segments.start()
         loader.encode(encoders)
+        if loader.in_files:
+            plpy.notice(
+                "%d of %d shards do not fit the memory they may take: of each a part stays there, the rest is read from temporary files"
+                % (loader.in_files, len(stats))
+            )
         rows = [(s["train_rows"], s["validation_rows"]) for s in stats]
         rank = run_options.rank(options, any(held for _, held in rows))
         window = search.in_flight(options.search, len(rows)) if record["encoders"] is None else record["plan"]["in_flight"]

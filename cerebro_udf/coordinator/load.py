@@ -34,27 +34,34 @@ class Loader:
         nulls: The option of that name, of this call; rows with NULLs that nothing stands for.
         validation: The option of that name; 1.0 holds all rows out.
         memory: ``options.memory`` of this call.
+
+    Attributes:
+        in_files: How many shards are not all in memory, of those that were encoded last.
     """
 
     def __init__(self, segments: Segments, table: Source, options: Options, key: str, nulls: str,
                  validation: Validation, memory: Any):  # fmt: skip
         self.features, self.label = table.feature_specs(options.encoders, options.nulls), table.label_spec(options.task)
-        self._segments, self._key, self._memory = segments, key, memory
+        self._segments, self._key, self._memory, self._overflow = segments, key, memory, memory is not None
         self._weight, self._criterion, self._class_weight = table.spec(table.weight), table.spec(table.criterion), options.class_weight
         self._held: Optional[List[List[dict]]] = None  # of each shard, the ranks that are held out, where rows are ranked
         self._inputs = options.inputs
+        self.in_files = 0
         self._nulls, self._settings = nulls, {"run": key, "seed": options.seed, "validation": validation}
 
     def load(self) -> List[dict]:
         """Have segments read their shards, and tell rows to train on from those held out; gives each shard's statistics.
 
-        Where there is too little memory, and the call has not set a limit itself, sessions that it has no use for make room.
+        Where there is too little memory, and the call has not set a limit itself, sessions that it has no use for make room. What
+        does not fit then goes to temporary files.
         """
         try:
             reports = self._segments.call(_LOAD, self._spec)
         except CerebroError as error:
-            if error.sqlstate != OutOfMemory.sqlstate or self._memory is not None or not self._segments.make_room():
+            if error.sqlstate != OutOfMemory.sqlstate or self._overflow:
                 raise
+            self._segments.make_room()
+            self._overflow = True
             reports = self._segments.call(_LOAD, self._spec)
         return reports if "rows" in reports[0] else self._split([dict(map(tuple, report["classes"])) for report in reports])
 
@@ -77,7 +84,7 @@ class Loader:
             **self._settings, "group": self._segments.group, "features": self.features, "label": self.label,
             "weight": self._weight, "criterion": self._criterion, "held": self._held and self._held[number],
             "reads": [read.spec() for read in shard.reads], "held_reads": shard.held and [read.spec() for read in shard.held.reads],
-            "memory_bytes": self._segments.memory_bytes(number, self._memory),
+            "memory_bytes": self._segments.memory_bytes(number, self._memory), "overflow": self._overflow,
         }  # fmt: skip
 
     def encoders(self, stats: List[dict], weights: List[bytes]) -> dict:
@@ -103,6 +110,7 @@ class Loader:
         """Turn what was read into arrays, with the merged statistics; gives the bytes of each segment's."""
         spec = {"run": self._key, "encoders": encoders}
         reports = self._segments.call(_ENCODE, spec, numbers=numbers)
+        self.in_files = sum(report["file_bytes"] > 0 for report in reports)
         return [report["bytes"] for report in reports]
 
     def again(self, number: int, before: dict, encoders: dict) -> None:

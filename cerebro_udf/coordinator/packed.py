@@ -174,7 +174,7 @@ class PackedLoader(Loader):
         return {
             "run": self._key, "group": self._segments.group, "pack": number,
             "reads": [read.spec() for read in self._segments.shards[number].reads],
-            "memory_bytes": self._segments.memory_bytes(number, self._memory),
+            "memory_bytes": self._segments.memory_bytes(number, self._memory), "overflow": self._overflow,
         }  # fmt: skip
 
     def encoders(self, stats: List[dict], weights: List[bytes]) -> dict:

@@ -13,6 +13,7 @@ import numpy as np
 
 from cerebro_udf import columns, encoders, refusals, tensors
 from cerebro_udf.errors import WrongColumnType
+from cerebro_udf.segment.overflow import Overflow
 from cerebro_udf.segment.reading import Parsed, kept, out_of_range
 from cerebro_udf.wire import MESSAGE_BYTES
 
@@ -25,14 +26,39 @@ class Buffer:
 
     def __init__(self):
         self._blocks: List[np.ndarray] = []
+        self._like: Any = None  # no rows, of their shape and type
+        self._overflow: Optional[Overflow] = None
+        self._file: Any = None
         self.rows = self.bytes = 0
 
     def append(self, block: np.ndarray) -> None:
         """Take a block; it must be an array of its own."""
-        if len(block):
+        if not len(block):
+            return
+        self.rows += len(block)
+        self.bytes += block.nbytes
+        if self._like is None:
+            self._like = np.empty((0, *block.shape[1:]), block.dtype)
+        if self._file is None:
             self._blocks.append(block)
-            self.rows += len(block)
-            self.bytes += block.nbytes
+        else:
+            self._write(block)
+
+    def move(self, overflow: Overflow) -> None:
+        """Keep the rows in a file, and those that are still to come.
+
+        Raises:
+            DiskFull, OutOfTemporaryFiles.
+        """
+        self._overflow, self._file = overflow, overflow.file()
+        for block in self._blocks:
+            self._write(block)
+        self._blocks = []
+
+    def _write(self, block: np.ndarray) -> None:
+        with self._overflow.growing(block.nbytes):
+            self._file.write(np.ascontiguousarray(block).data)
+            self._file.flush()
 
     def whole(self, pulse: Callable[[], None] = lambda: None) -> np.ndarray:
         """Return all rows as one array; blocks go as they are copied, so it never takes twice the room.
@@ -40,6 +66,8 @@ class Buffer:
         Args:
             pulse: Called after every block; may raise, the rows are lost then.
         """
+        if self._file is not None and self.rows:
+            return np.memmap(self._file, self._like.dtype, "r", shape=(self.rows, *self._like.shape[1:]))
         if len(self._blocks) > 1:
             whole = np.empty((self.rows, *self._blocks[0].shape[1:]), self._blocks[0].dtype)
             stop = self.rows

@@ -16,6 +16,7 @@ import numpy as np
 from cerebro_udf import faults, packs
 from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory
 from cerebro_udf.segment import specs, state
+from cerebro_udf.segment.overflow import Overflow, allowed_bytes, room
 from cerebro_udf.segment.shard import by_class, without_rows
 
 BLOCK_BYTES = 4 * 2**20
@@ -130,8 +131,9 @@ def write(plpy, spec: dict, parts: Dict[str, Dict[str, Any]], pulse: Callable[[]
 class Packed:
     """A shard read from its blocks; see ``shard.Shard``, in whose place it stands."""
 
-    def __init__(self, header: dict, checksum: str, parts: Dict[str, Dict[str, np.ndarray]], seconds: float):
+    def __init__(self, header: dict, checksum: str, parts: Dict[str, Dict[str, Any]], seconds: float, overflow: Optional[Overflow]):
         own = header["shard"]
+        self.overflow = overflow
         self._header, self._parts, self.checksum, self.seconds = header, parts, checksum, seconds
         self.rows, self.train_rows, self.validation_rows, self.skipped = (
             own[key] for key in ("rows", "train_rows", "validation_rows", "skipped")
@@ -171,13 +173,14 @@ def read(plpy, spec: dict, pulse: Callable[[], None]) -> Packed:
     """Read a packed shard.
 
     Args:
-        spec: ``pack`` (its number), ``reads``, ``memory_bytes``, ``promised_bytes``.
+        spec: ``pack`` (its number), ``reads``, ``memory_bytes``, ``promised_bytes``, ``overflow``.
         pulse: Called after every block; may raise.
 
     Raises:
         NotReady: the table lacks the shard, or has it twice; or its header cannot be read.
         StateMismatch: a block is damaged.
-        OutOfMemory: the arrays exceed ``memory_bytes``.
+        OutOfMemory: the arrays exceed ``memory_bytes``, and ``overflow`` does not let them.
+        DiskFull, OutOfTemporaryFiles.
     """
     started = time.perf_counter()
     number, reads = spec["pack"], spec["reads"]
@@ -187,12 +190,13 @@ def read(plpy, spec: dict, pulse: Callable[[], None]) -> Packed:
         raise _torn(table, "It has %d headers of shard %d." % (len(found), number))
     header = packs.parse(found[0]["header"], table)
     digest = hashlib.blake2b(found[0]["header"].encode(), digest_size=16)
-    parts = {part: _part(plpy, spec, header, part, digest, pulse) for part in packs.PARTS}
-    return Packed(header, digest.hexdigest(), parts, time.perf_counter() - started)
+    files = Overflow(allowed_bytes(plpy))
+    parts = {part: _part(plpy, spec, header, part, digest, files, pulse) for part in packs.PARTS}
+    return Packed(header, digest.hexdigest(), parts, time.perf_counter() - started, files if files.bytes else None)
 
 
-def _part(plpy, spec: dict, header: dict, part: str, digest: Any, pulse: Callable[[], None]) -> Dict[str, np.ndarray]:
-    """The arrays of one part, whole; blocks are views of the bytes that come, copied once."""
+def _part(plpy, spec: dict, header: dict, part: str, digest: Any, files: Overflow, pulse: Callable[[], None]) -> Dict[str, Any]:
+    """The arrays of one part, whole; blocks are views of the bytes that come, copied once. What does not fit goes to files."""
     total, blocks = header["shard"][part + "_rows"], header["shard"]["blocks"][part]
     table, whole, filled, count = spec["reads"][0]["relation"], {}, 0, 0
     for one in spec["reads"]:
@@ -209,8 +213,8 @@ def _part(plpy, spec: dict, header: dict, part: str, digest: Any, pulse: Callabl
                 if not whole:
                     if "label" not in arrays:
                         raise _torn(table, "Its blocks have no label.")
-                    _check_memory(spec, arrays, header)
-                    whole = {name: np.empty((total, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
+                    share = _share(spec, arrays, header)
+                    whole = {name: room(name, array, total, share, files) for name, array in arrays.items()}
                 sizes = {len(array) if array.ndim else -1 for array in arrays.values()}
                 taken = {name: (array.dtype, array.shape[1:]) for name, array in arrays.items()}
                 if taken != {name: (array.dtype, array.shape[1:]) for name, array in whole.items()} or len(sizes) != 1:
@@ -230,17 +234,21 @@ def _part(plpy, spec: dict, header: dict, part: str, digest: Any, pulse: Callabl
     return whole
 
 
-def _check_memory(spec: dict, arrays: Dict[str, np.ndarray], header: dict) -> None:
+def _share(spec: dict, arrays: Dict[str, np.ndarray], header: dict) -> float:
+    """How much of the rows may be kept in memory, 0 to 1."""
     limit = spec.get("memory_bytes")
     row_bytes = sum(array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64)) for array in arrays.values())
     needed = row_bytes * (header["shard"]["train_rows"] + header["shard"]["validation_rows"])
-    if limit is not None and needed > limit:
+    if limit is None or needed <= limit:
+        return 1.0
+    if not spec.get("overflow"):
         raise OutOfMemory(
             "the shard does not fit the memory that this run may use on its segment",
             detail="%d rows of %d bytes take %.1f MB; %.1f MB are allowed."
             % (header["shard"]["rows"], row_bytes, needed / 1e6, limit / 1e6),
             hint='Raise the option "memory", or spread the source over more segments and pack it anew.',
         )
+    return limit / needed
 
 
 def _torn(table: str, detail: str) -> NotReady:
@@ -257,5 +265,6 @@ _TAKES = {
     ),
 }
 load = specs.fields(
-    run=specs.text, group=specs.maybe(specs.text), pack=specs.whole(0, 2**31 - 1), reads=_READ, memory_bytes=specs.maybe(specs.whole())
+    run=specs.text, group=specs.maybe(specs.text), pack=specs.whole(0, 2**31 - 1), reads=_READ, memory_bytes=specs.maybe(specs.whole()),
+    overflow=specs.maybe(specs.flag),
 )

@@ -6,6 +6,7 @@ per step; its results are bit for bit those of ``train_on_batch`` over the same 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
@@ -15,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from cerebro_udf import dropout, encoders, optimizers
-from cerebro_udf.segment import network, seeds, serving, state
+from cerebro_udf.segment import network, overflow, seeds, serving, state
 from cerebro_udf.segment import weights as begun
 from cerebro_udf.segment.beginning import Beginning
 from cerebro_udf.segment.varying import DropoutRates
@@ -234,7 +235,8 @@ class Program:
             progress: Called between slices with the rows trained so far.
 
         Returns:
-            ``rows``, ``batches``, ``train_seconds`` (the loop alone), ``trace_seconds`` (0 if done before).
+            ``rows``, ``batches``, ``train_seconds`` (the loop alone), ``trace_seconds`` (0 if done before), ``reads``: where arrays are
+            ``overflow.Streamed``, rows that were in memory (``hits``) and were not (``misses``), and ``read_bytes`` from files.
 
         Raises:
             TrialFailed: Keras or TensorFlow refused, with the reason in one line.
@@ -256,36 +258,47 @@ class Program:
         batch_size = max(1, min(batch_size, rows))  # positions are int32: one minibatch more must not overflow
         network.refuse_wide(self.width, batch_size)
         trace_seconds = train_seconds = 0.0
-        if rows:
-            with network.one_trial_fails():
-                data = (network.feed(arrays, self.part), arrays["label"], *([arrays["weight"]] if "weight" in arrays else []))
-                data = tf.nest.map_structure(tf.convert_to_tensor, data)
-                rest = [tf.convert_to_tensor(order)] if kind == "train" else []
-            loop, trace_seconds = self._loop(kind, data, rest)
-        position = 0
-        batches = 1
+        position, batches = 0, 1
         speed = (kind, batch_size)
         if speed in self._seconds_per_batch:
             batches = max(1, int(SLICE_SECONDS / self._seconds_per_batch[speed]))
-        while position < rows:
-            stop = min(rows, position + batches * batch_size)
-            started = time.perf_counter()
-            with network.one_trial_fails():
-                loop(data, *rest, tf.constant(position), tf.constant(stop), tf.constant(batch_size)).numpy()
-            seconds = time.perf_counter() - started
-            train_seconds += seconds
-            done = -(-(stop - position) // batch_size)
-            self._seconds_per_batch[speed] = seconds / done
-            batches = max(1, min(int(SLICE_SECONDS * done / seconds), done * SLICE_GROWTH))
-            position = stop
-            pulse()
-            progress(position)
+        windows = overflow.Windows(arrays, order, batch_size) if overflow.is_streamed(arrays) else None
+        if windows is None and rows:
+            data, rest = self._tensors(arrays, order)
+        with windows or contextlib.nullcontext():
+            while position < rows:
+                if windows is None:
+                    first, count = position, min(rows - position, batches * batch_size)
+                else:
+                    first, count, window = 0, *windows.take(position, batches)
+                    data, rest = self._tensors(window, None if order is None else np.arange(count, dtype=np.int32))
+                if position == 0:
+                    loop, trace_seconds = self._loop(kind, data, rest)
+                started = time.perf_counter()
+                with network.one_trial_fails():
+                    loop(data, *rest, tf.constant(first), tf.constant(first + count), tf.constant(batch_size)).numpy()
+                seconds = time.perf_counter() - started
+                train_seconds += seconds
+                done = -(-count // batch_size)
+                self._seconds_per_batch[speed] = seconds / done
+                batches = max(1, min(int(SLICE_SECONDS * done / seconds), done * SLICE_GROWTH))
+                position += count
+                pulse()
+                progress(position)
         return {
             "rows": rows,
             "batches": -(-rows // batch_size),
             "train_seconds": train_seconds,
             "trace_seconds": trace_seconds,
+            "reads": {} if windows is None else windows.reads(),
         }
+
+    def _tensors(self, arrays: Dict[str, Any], order: Optional[np.ndarray]) -> tuple:
+        """Return what a loop takes before its positions: ((x, y) or (x, y, weights), [the order, if it has one])."""
+        with network.one_trial_fails():
+            data = (network.feed(arrays, self.part), arrays["label"], *([arrays["weight"]] if "weight" in arrays else []))
+            data = tf.nest.map_structure(tf.convert_to_tensor, data)
+            return data, [] if order is None else [tf.convert_to_tensor(order)]
 
     def _loop(self, kind: str, data: tuple, rest: list) -> tuple:
         """Return (concrete function, seconds spent on tracing it now); data is (x, y) or (x, y, weights)."""

@@ -16,7 +16,10 @@ from cerebro_udf import columns, tensors
 from cerebro_udf.errors import OutOfMemory
 from cerebro_udf.segment import reading
 from cerebro_udf.segment.column import Buffer, Column, NumberLabel, Numbers, TextLabel, Texts, Weight
+from cerebro_udf.segment.overflow import Overflow, allowed_bytes, room
 from cerebro_udf.segment.split import CRITERION, Criterion, Ranking, Rule
+
+BLOCK_ROWS = 65_536  # encoded at once where not all fit the memory
 
 
 class Shard:
@@ -27,10 +30,12 @@ class Shard:
         checksum: 32 hexadecimal digits over all values in the order read.
         bytes: What the raw columns take.
         seconds: What reading took.
+        overflow: Where its rows are, if they do not fit the memory.
     """
 
     def __init__(self, features: List[Column], label: Optional[Column], weight: Optional[Weight], criterion: Optional[Criterion],
-                 skipped: int, seconds: float):  # fmt: skip
+                 skipped: int, seconds: float, overflow: Optional[Overflow] = None, memory_bytes: int = 0):  # fmt: skip
+        self.overflow, self._memory_bytes = overflow, memory_bytes
         self._features, self._label, self._weight = features, label, weight
         self._columns = columns = [*features, *(column for column in (label, weight) if column)]
         self._stats = {column.name: column.stats() for column in columns}
@@ -86,7 +91,11 @@ class Shard:
             columns, label = self.columns(part, pulse)
             if not getattr(self._features[0], part).rows:
                 columns, label = without_rows(encoding.encoders, label is not None)
-            result[part] = encoding.encode(columns, label, pulse)
+                result[part] = encoding.encode(columns, label, pulse)
+            elif self.overflow is None:
+                result[part] = encoding.encode(columns, label, pulse)
+            else:
+                result[part] = self._beyond(encoding, columns, label, pulse)
             del columns, label
             weights = self._weight.part(part, pulse).astype(np.float32) if self._weight else None
             weights = by_class(encoding.encoders, part, result[part], weights)
@@ -95,6 +104,34 @@ class Shard:
             for column in self._columns:
                 setattr(column, part, Buffer())
         return result
+
+    def _beyond(self, encoding: tensors.Encoding, columns: Dict[str, tensors.Column], label: Optional[tensors.Column], pulse) -> dict:
+        """Encode rows block by block; what does not fit the memory goes to files."""
+        rows = _rows(next(iter(columns.values())))
+
+        def block(start: int, count: int) -> Dict[str, np.ndarray]:
+            part = {name: _cut(column, start, count) for name, column in columns.items()}
+            return encoding.encode(part, None if label is None else _cut(label, start, count), pulse)
+
+        row_bytes = sum(array.nbytes for array in block(0, 1).values())
+        share = min(1.0, self._memory_bytes / (self.rows * row_bytes))
+        found: Dict[str, Any] = {}
+        for start in range(0, rows, BLOCK_ROWS):
+            for name, values in block(start, BLOCK_ROWS).items():
+                if not start:
+                    found[name] = room(name, values, rows, share, self.overflow)
+                found[name][start : start + len(values)] = values
+        return found
+
+
+def _rows(column: tensors.Column) -> int:
+    return len(column.codes if isinstance(column, tensors.Text) else column)
+
+
+def _cut(column: tensors.Column, start: int, count: int) -> tensors.Column:
+    if isinstance(column, tensors.Text):
+        return column._replace(codes=column.codes[start : start + count])
+    return column[start : start + count]
 
 
 def by_class(stored: dict, part: str, arrays: dict, weights: Optional[np.ndarray]) -> Optional[np.ndarray]:
@@ -135,7 +172,8 @@ def read(plpy, spec: dict, pulse: Callable[[], None] = lambda: None) -> Union[Sh
         spec: ``reads`` ``[{"relation": quoted qualified name, "where": SQL or None, "columns": {source
             column: name there}}]``, ``held_reads`` (such scans of a table whose rows are all held out, or None), ``features``,
             ``label``, ``weight`` and ``criterion`` (column specs or None), ``seed``, ``validation`` (as ``split.Rule`` takes it),
-            ``held`` (see :meth:`Reader.shard`, or None), ``memory_bytes`` (or None), ``promised_bytes`` (to other runs).
+            ``held`` (see :meth:`Reader.shard`, or None), ``memory_bytes`` (or None), ``promised_bytes`` (to other runs),
+            ``overflow`` (whether what does not fit may go to temporary files).
         pulse: Called after every fetch; may raise.
 
     Raises:
@@ -158,6 +196,7 @@ class Reader:
     def __init__(self, plpy, spec: dict):
         self.spec = spec
         self.skipped, self.seconds = 0, 0.0
+        self.overflow: Optional[Overflow] = None
         label, weight, criterion = (spec.get(key) for key in ("label", "weight", "criterion"))
         self.features = [_feature(feature) for feature in spec["features"]]
         self.label = _label(label) if label else None
@@ -180,7 +219,7 @@ class Reader:
             for relation in relations:
                 for rows in reading.batches(plpy, self.selection.query(plpy.quote_ident, relation)):
                     self._take(rows, held)
-                    self._check_memory()
+                    self._check_memory(plpy)
                     pulse()
         if self.ranking is not None:
             self.ranking.close()
@@ -197,7 +236,10 @@ class Reader:
             for values, validation in self.ranking.divided(held):
                 self._append(values, validation)
                 pulse()
-        return Shard(self.features, self.label, self.weight, self.criterion, self.skipped, self.seconds)
+        memory_bytes = self.spec.get("memory_bytes") or 0
+        return Shard(
+            self.features, self.label, self.weight, self.criterion, self.skipped, self.seconds, self.overflow, memory_bytes
+        )  # fmt: skip
 
     def _take(self, rows: List[Any], held: bool) -> None:
         """Parse one fetch and take what can be used of it."""
@@ -228,18 +270,23 @@ class Reader:
         if self.criterion is not None:
             self.criterion.digest.update(values[CRITERION])
 
-    def _check_memory(self) -> None:
+    def _check_memory(self, plpy) -> None:
         limit = self.spec.get("memory_bytes")
         if limit is None:
             return
-        waiting = self.ranking.rows if self.ranking else 0
-        rows = self.columns[0].train.rows + self.columns[0].validation.rows + waiting
+        rows = self.columns[0].train.rows + self.columns[0].validation.rows + (self.ranking.rows if self.ranking else 0)
         elements = sum(
             int(np.prod(column.shape or (), dtype=int)) if isinstance(column, (Numbers, NumberLabel)) else 1
             for column in self.columns
         )
-        needed = _raw_bytes(self.columns) + (self.ranking.bytes if self.ranking else 0) + rows * elements * 4
-        if needed > limit:
+        waiting = self.ranking.bytes if self.ranking else 0
+        needed = waiting + (0 if self.overflow else _raw_bytes(self.columns) + rows * elements * 4)
+        if needed > limit and self.spec.get("overflow") and not waiting:
+            self.overflow = Overflow(allowed_bytes(plpy))
+            for column in self.columns:
+                column.train.move(self.overflow)
+                column.validation.move(self.overflow)
+        elif needed > limit:
             raise OutOfMemory(
                 "the shard does not fit the memory that this run may use on its segment",
                 detail="The first %d rows take %s MB, raw and encoded; %s MB are allowed%s."

@@ -21,10 +21,15 @@ Member = Tuple[Report, bytes]  # its part of a visit's report, and what goes bac
 
 
 class Seconds:
-    """Where the time of a visit went."""
+    """Where the time of a visit went.
+
+    Attributes:
+        reads: Of rows that are not all in memory, see ``Program.train``; empty if they are.
+    """
 
     def __init__(self):
         self.spent = {name: 0.0 for name in ("trace_seconds", "set_seconds", "train_seconds", "get_seconds")}
+        self.reads: Dict[str, int] = {}
         self._at = time.perf_counter()
 
     def lap(self, name: str) -> None:
@@ -37,6 +42,8 @@ class Seconds:
         self._at = time.perf_counter()
         for name in ("trace_seconds", "train_seconds"):
             self.spent[name] += report[name]
+        for name, count in report["reads"].items():
+            self.reads[name] = self.reads.get(name, 0) + count
 
 
 class Visit:

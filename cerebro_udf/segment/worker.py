@@ -23,6 +23,7 @@ from cerebro_udf import encoders, faults, tensors
 from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory, TrialFailed
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment import importing, memory, pack, seeds, shard, sharing, specs, state, visits
+from cerebro_udf.segment.overflow import is_streamed
 from cerebro_udf.wire import MESSAGE_BYTES, finite, parts
 
 EXPECTED_LEAST_BYTES = 64 * 2**20  # promised to any shard that is being loaded
@@ -107,7 +108,7 @@ _CLAIM = specs.fields(group=specs.text)
 _LOAD = specs.fields(
     run=specs.text, group=specs.maybe(specs.text), features=specs.many(specs.feature, 1), label=specs.label, weight=specs.weight,
     seed=specs.whole(), validation=specs.validation, held=specs.maybe(specs.ranks),
-    memory_bytes=specs.maybe(specs.whole()),
+    memory_bytes=specs.maybe(specs.whole()), overflow=specs.maybe(specs.flag),
 )  # fmt: skip
 _RANK = specs.fields(run=specs.text, questions=specs.questions)
 _SPLIT = specs.fields(run=specs.text, held=specs.ranks)
@@ -256,7 +257,8 @@ def encode(plpy, gd: dict, spec: dict) -> Report:
         raise _not_loaded(spec["run"])
     read, session.shard = session.shard, None
     pulse = Pulse(plpy).check
-    _refuse_wide(encoders.model_part(spec["encoders"]), read.rows)
+    if read.overflow is None:
+        _refuse_wide(encoders.model_part(spec["encoders"]), read.rows)
     try:
         parts = read.encode(tensors.Encoding(spec["encoders"]), pulse)
     except (LookupError, ValueError, TypeError) as error:  # of numpy, where they are those of other columns
@@ -269,12 +271,13 @@ def encode(plpy, gd: dict, spec: dict) -> Report:
         import tensorflow as tf
 
         for arrays in parts.values():
-            for name in list(arrays):
+            for name in [] if is_streamed(arrays) else list(arrays):
                 arrays[name] = tf.convert_to_tensor(arrays.pop(name))
                 pulse()
     session.arrays, session.shard_bytes = parts, held
     session.entry.write(session.group, 0)  # taken, which everybody sees
-    return {"bytes": held, "train_rows": read.train_rows, "validation_rows": read.validation_rows}
+    files = read.overflow.bytes if read.overflow else 0
+    return {"bytes": held, "file_bytes": files, "train_rows": read.train_rows, "validation_rows": read.validation_rows}
 
 
 def _refuse_wide(part: dict, rows: int) -> None:
@@ -379,6 +382,7 @@ def visit(plpy, gd: dict, spec: dict, blob: Optional[bytes]) -> Tuple[Report, Op
         "visits": session.visits,
         "grown_bytes": session.grown_bytes(),
         "members": [{**member, "bytes": len(result)} for member, result in members],
+        **{name: count // len(blobs) for name, count in seconds.reads.items()},
     }
     report, blob = _reply(session, report, b"".join(results))
     return {**report, "seconds": time.perf_counter() - started}, blob
