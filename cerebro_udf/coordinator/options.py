@@ -170,19 +170,19 @@ def parse_predict_table(options: Optional[dict]) -> Dict[str, Any]:
 
 
 # What decides how rows are split and encoded, and so what a packed table holds.
-SHAPING = ("task", "validation", "nulls", "encoders", "inputs", "sample_weight")
+SHAPING = ("task", "validation", "nulls", "encoders", "inputs", "sample_weight", "filter", "sample")
 
 
 def shaping(options: dict) -> Dict[str, Any]:
     """Check those of a caller's options that decide how rows are split and encoded; all of them are in the result."""
-    read = _read({key: options.get(key) for key in SHAPING}, _READERS)
-    return {key: read.get(key, getattr(Options(), key)) for key in SHAPING}
+    read = _read({key: options[key] for key in SHAPING if key in options}, _READERS)
+    return {key: read.get(key, getattr(Options(), key, None)) for key in SHAPING}
 
 
 def parse_pack(options: Optional[dict]) -> Tuple[Options, str]:
     """Check the options of ``pack`` (``docs/pack.md``): those that shape what it stores, as for a run, and ``if_exists``."""
     keys = (*SHAPING, "seed", "segments", "memory")
-    readers = {**{key: _READERS[key] for key in keys}, "if_exists": _choice("error", "replace")}
+    readers = {**{key: _READERS[key] for key in keys if key in _READERS}, "if_exists": _choice("error", "replace")}
     found = _read(options, readers)
     if_exists = found.pop("if_exists", "error")
     return Options(**found), if_exists

@@ -9,12 +9,12 @@ from typing import Any, Dict, List, Optional
 
 from cerebro_udf import faults, packs
 from cerebro_udf.catalog import refuse_read_only
-from cerebro_udf.coordinator import fit, validation
+from cerebro_udf.coordinator import fit, packed, validation
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import target as targets
 from cerebro_udf.coordinator.load import Loader
 from cerebro_udf.coordinator.options import Options
-from cerebro_udf.coordinator.packed import PACK_TABLE, find
+from cerebro_udf.coordinator.packed import PACK_TABLE
 from cerebro_udf.coordinator.source import Source
 from cerebro_udf.coordinator.staging import Staging
 from cerebro_udf.engines import engine_for
@@ -39,7 +39,7 @@ def pack(plpy, gd: dict, source: str, target: str, label: Optional[str], feature
     refuse_read_only(plpy, "store packed tables", None)
     found = targets.find(plpy, target, schema)
     engine = engine_for(plpy)
-    if find(plpy, gd, engine, source) is not None:
+    if packed.find(plpy, gd, engine, source) is not None:
         raise InvalidArgument("table %s is packed already" % source, None, "Name the table that it was packed from.")
     given = {key: options[key] for key in run_options.SHAPING if options.get(key) is not None}
     seeded = parsed.seed is not None
@@ -60,7 +60,7 @@ def pack(plpy, gd: dict, source: str, target: str, label: Optional[str], feature
         staging.survey()
         segments.share_hosts()
         known = _look(staging, tables)  # before anything is read: what changes meanwhile is told as a change
-        loader = Loader(segments, table, parsed, target, parsed.nulls, parsed.validation, parsed.memory)
+        loader = packed.loader(segments, table, parsed, target)
         stats = loader.load()
         encoders = loader.encoders(stats, [])
         loader.encode(encoders)
