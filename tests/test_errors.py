@@ -614,6 +614,13 @@ NULLS = {
         "select cerebro.predict_table('r', 'pg_class', 't', null)",
         "select cerebro.predict_table('r', 'pg_class', 't', '{{relname}}', null)",
     ],
+    "pack": [
+        "select cerebro.pack(null, 't', 'l')",
+        "select cerebro.pack('pg_class', {0}, 'l')",
+        "select cerebro.pack('pg_class', 't', {0})",
+        "select cerebro.pack('pg_class', 't', 'l', null)",
+        "select cerebro.pack('pg_class', 't', 'l', options => null)",
+    ],
     "segments": ["select * from cerebro.segments(null)"],
     "predict": ["select cerebro.predict({0}, array[1])", "select cerebro.predict('r', null)"],
     "predict_value": ["select cerebro.predict_value({0}, array[1])", "select cerebro.predict_value('r', null)"],

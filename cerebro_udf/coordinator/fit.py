@@ -55,9 +55,11 @@ class Call:
 def check(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str], features: Optional[List[str]], options: dict) -> Call:
     """Check the arguments of fit, before anything starts; a packed table knows label and features."""
     refuse_read_only(plpy, *TRAINING)
-    start = begin(plpy, gd, model, options)
     engine = engine_for(plpy)
     table: Optional[Source] = packed.find(plpy, gd, engine, source)
+    if table is None:
+        refuse_null(label, features)
+    start = begin(plpy, gd, model, options)
     if isinstance(table, packed.Packed):
         label, features, options = packed.adopt(plpy, table, label, features, options)
     parsed = run_options.parse(options, start.definition)
@@ -75,16 +77,24 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str
     return Call(run, model, start, table, parsed, seeded, engine, sharded(plpy, engine, table, parsed))
 
 
-def described(plpy, source: str, features: Optional[List[str]], label: Optional[str], options: run_options.Options, seeded: bool) -> Source:
-    """The table whose rows are read, checked against the options that say how.
+def refuse_null(label: Optional[str], features: Optional[List[str]]) -> None:
+    """Only a packed table knows label and features itself.
 
     Raises:
-        NullArgument: there is no label, or there are no features; and what ``source.describe`` and the checks of options raise.
+        NullArgument: there is no label, or there are no features.
     """
     if label is None:
         raise NullArgument("argument label is null or blank", None, "Give it a value.")
     if features is None:
         raise NullArgument("argument features is null", None, "List columns, or leave it out to use every column but the label.")
+
+
+def described(plpy, source: str, features: Optional[List[str]], label: Optional[str], options: run_options.Options, seeded: bool) -> Source:
+    """The table whose rows are read, checked against the options that say how.
+
+    Raises:
+        CerebroError: what ``source.describe`` and the checks of options raise.
+    """
     criterion = validation.criterion(options.validation)
     named = ends.features(options.inputs, features)
     table = describe(plpy, source, named, label, weight=options.sample_weight, criterion=criterion)

@@ -35,6 +35,7 @@ def pack(plpy, gd: dict, source: str, target: str, label: Optional[str], feature
         Rows packed.
     """
     started = time.monotonic()
+    fit.refuse_null(label, features)
     parsed, if_exists = run_options.parse_pack(options)
     refuse_read_only(plpy, "store packed tables", None)
     found = targets.find(plpy, target, schema)
