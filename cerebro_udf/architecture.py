@@ -281,7 +281,8 @@ class Architecture(Reader):
     def arguments(self, kind: Kind, name: str, config: dict, path: str) -> dict:
         if is_placeholder(name):  # whether the class takes them is seen when it is known
             return {key: self.argument(kind, key, value, "%s.%s" % (path, key)) for key, value in config.items()}
-        return super().arguments(kind, name, config, path)
+        filled = names.FILLED_IN.get(name, {}) if kind is LAYER else {}
+        return {**filled, **super().arguments(kind, name, config, path)}
 
     def argument(self, kind: Kind, key: str, value: Any, path: str) -> Any:
         if kind is LAYER and value is not None and not is_placeholder(value):

@@ -1,8 +1,10 @@
 """The SQL types that columns may have: how a query reads them, what they mean, what a label of them is for. Pure.
 
-A feature is read in one of three forms, its ``kind``: ``number`` (float64), ``array`` (of numbers) or ``text`` (a category, as the
-text that PostgreSQL writes). Dates and times are numbers of seconds. A type that is no number, or an encoder that makes
-categories, asks for ``text``: so integers of any size keep their value.
+A feature is read in one of these forms, its ``kind``: ``number`` (float64), ``array`` (of numbers), ``text`` (a category, as the
+text that PostgreSQL writes), or what an encoder with settings makes of it: ``sequence`` (arrays of numbers of any length, filled up),
+``tokens`` (arrays of categories, or words of a text), ``tensor`` (the bytes of an array), ``image`` (a PNG or JPEG file). Dates and
+times are numbers of seconds. A type that is no number, or an encoder that makes categories, asks for ``text``: so integers of any
+size keep their value.
 """
 
 from __future__ import annotations
@@ -15,7 +17,13 @@ from cerebro_udf import errors
 REGRESSION, CLASSIFICATION = "regression", "classification"
 NUMBER_ENCODERS = ("standardize", "minmax", "none")
 CATEGORY_ENCODERS = ("one_hot", "embedding")
-ENCODERS = (*NUMBER_ENCODERS, *CATEGORY_ENCODERS, "bucketize")  # that one makes categories of numbers
+# Each reads a column in a form of its own, called as the encoder is, and says with "as" which encoder for numbers follows.
+FORMS = ("sequence", "tokens", "tensor", "image")
+ENCODERS = (*NUMBER_ENCODERS, *CATEGORY_ENCODERS, "bucketize", *FORMS)  # bucketize makes categories of numbers
+UNIT = "unit"  # bytes divided by 255, so 0 to 1
+DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")  # of a tensor
+MAX_RANK = 6  # of a tensor
+RESIZING = ("bilinear", "nearest", "bicubic", "area", "lanczos3", "lanczos5")
 
 
 class Type(NamedTuple):
@@ -54,6 +62,7 @@ TYPES: Dict[str, Type] = {
     "name": Type("text", None, "text", (CLASSIFICATION,)),
     "enum": Type("text", None, "text", (CLASSIFICATION,)),  # any of them
     "uuid": Type("uuid", None, "text", (CLASSIFICATION,)),
+    "bytea": Type("bytea"),
 }
 FLOATING = ("real", "double precision", "numeric")
 PADDED = "character"  # blanks at the end mean nothing, and go where such a value becomes text
@@ -82,33 +91,58 @@ def encoder_name(encoder: Any) -> Optional[str]:
 
 
 def encoders_of(name: str) -> Tuple[str, ...]:
-    """The encoders that a column of this type may have, the default first; none: it cannot be a feature."""
+    """The encoders that a column of this type may have, the default first, which is none of ``FORMS``; none: it cannot be a feature."""
     element = TYPES.get(base(name))
     if element is None or name.count("[]") > 1:
         return ()
     if name.endswith("[]"):
-        return NUMBER_ENCODERS if element.quantity == "number" else ()
-    return ((*NUMBER_ENCODERS, "bucketize") if element.quantity else ()) + (CATEGORY_ENCODERS if element.spelling else ())
+        return ((*NUMBER_ENCODERS, "sequence") if element.quantity == "number" else ()) + (("tokens",) if element.spelling else ())
+    if element.cast == "bytea":
+        return ("tensor", "image")
+    numbers = (*NUMBER_ENCODERS, "bucketize") if element.quantity else ()
+    return numbers + (CATEGORY_ENCODERS if element.spelling else ()) + (("tokens",) if element.cast == "text" else ())
 
 
 def kind(name: str, encoder: Any = None) -> Optional[str]:
-    """The form in which a feature is read: ``number``, ``array`` or ``text``; None for a type that cannot be a feature.
+    """The form in which a feature is read; None for a type that cannot be a feature, or not without an encoder of ``FORMS``.
 
     Args:
         name: The type.
         encoder: As asked for; None for the type's default.
     """
     fitting = encoders_of(name)
+    chosen = encoder_name(encoder) or next(iter(fitting), None)
+    if chosen in FORMS:
+        return chosen if encoder is not None and chosen in fitting else None
     if not fitting:
         return None
     if name.endswith("[]"):
         return "array"
-    return "text" if (encoder_name(encoder) or fitting[0]) in CATEGORY_ENCODERS else "number"
+    return "text" if chosen in CATEGORY_ENCODERS else "number"
+
+
+def specification(name: str, type_: str, encoder: Any) -> dict:
+    """A feature as a segment's ``load`` wants it; of ``FORMS`` with the settings, under the form's name, and the encoder that follows."""
+    form = kind(type_, encoder)
+    if form not in FORMS:
+        return {"name": name, "type": type_, "kind": form, "encoder": encoder}
+    settings = dict(encoder[form])
+    return {"name": name, "type": type_, "kind": form, "encoder": settings.pop("as", None), form: settings}
+
+
+def is_bytes(feature: dict) -> bool:
+    """Whether a feature's numbers are bytes, 0 to 255, that are kept as such."""
+    return feature["kind"] == "image" or (feature["kind"] == "tensor" and feature["tensor"]["dtype"] == "uint8")
 
 
 def meaning(name: str, kind: str) -> Optional[str]:
     """What values of a type mean to a model that reads them in this form; columns of one meaning may stand for one another."""
-    if (kind == "array") != name.endswith("[]") or not encoders_of(name):
+    fitting = encoders_of(name)
+    if kind in FORMS:
+        if kind not in fitting:
+            return None
+        return kind if kind != "tokens" else of(name).spelling + ("[]" if name.endswith("[]") else "")
+    if (kind == "array") != name.endswith("[]") or not set(fitting) - set(FORMS):
         return None
     return kind if kind == "array" else of(name).spelling if kind == "text" else of(name).quantity
 
@@ -210,11 +244,20 @@ def text_sql(value: str, name: str) -> str:
     return value + ("" if type_.cast == "text" else "::pg_catalog." + type_.cast) + "::pg_catalog.text"
 
 
+def texts_sql(value: str, name: str) -> str:
+    """SQL for an array as one of texts, each as :func:`text_sql` has it where the session writes dates in ISO style."""
+    cast = of(name).cast
+    return value + ("" if cast == "text" else "::pg_catalog.%s[]" % cast) + "::pg_catalog.text[]"
+
+
 def read_by_server(feature: dict) -> Optional[str]:
-    """SQL that makes of ``$1``, a text that PostgreSQL takes for the feature's type, what its column holds; None: no text is needed."""
+    """SQL that makes of ``$1``, a text that PostgreSQL takes for the feature's type, what its column holds; None: no text is needed.
+
+    Where the column holds arrays of categories it is about their elements.
+    """
     if feature["kind"] == "number" and of(feature["type"]).quantity != "number":
         return number_sql("$1::pg_catalog.text", feature["type"])
-    if feature["kind"] == "text" and of(feature["type"]).cast in ("date", "uuid"):
+    if feature["kind"] in ("text", "tokens") and of(feature["type"]).cast in ("date", "uuid"):
         return text_sql("$1::pg_catalog.text", feature["type"])
     return None
 

@@ -13,13 +13,19 @@ A stored encoders object (JSON, floats survive the round trip)::
                   {"name": "delay", .. "kind": "number", .. "encoder": "minmax", "shape": [], "min": [..], "scale": [..]},
                   {"name": "fare", .. "kind": "number", .. "nulls": {"value": 0.0, "indicator": true} (where NULLs are kept)},
                   {"name": "age", .. "kind": "number", .. "encoder": "one_hot", "shape": [], "boundaries": [..]},
-                  {"name": "dest", "kind": "text", "type": "text", "encoder": "embedding", "dim": 16, "vocabulary": [..]}],
+                  {"name": "dest", "kind": "text", "type": "text", "encoder": "embedding", "dim": 16, "vocabulary": [..]},
+                  {"name": "clicks", "kind": "sequence", "type": "real[]", "encoder": "standardize", "shape": [20, 1], "mean": [..],
+                   "scale": [..], "sequence": {"length": 20, "pad": "post", "truncate": "post"}},
+                  {"name": "title", "kind": "tokens", "type": "text", "encoder": "tokens", "shape": [50], "vocabulary": [..],
+                   "tokens": {"length": 50, "pad": "post", "truncate": "post", "size": 10000}}],
      "label": {"name": "late", "type": "boolean", "task": "classification", "classes": [false, true],
                "counts": [600, 200] (of training rows), "weights": [..] (only if classes are weighted)},
      "inputs": [{"name": null, "features": ["distance", "carrier", ..], "stack": null},
                 {"name": "series" (an Input layer of the model), "features": ["jan", "feb"], "stack": -1}, ..],
      "model": {"inputs": [{"name": null, "numbers": [12] or null,
-                           "codes": [{"name": "carrier", "size": 17, "encoder": "one_hot"}, ..]}, ..],
+                           "codes": [{"name": "carrier", "size": 17, "encoder": "one_hot"}, ..],
+                           "dtype": "int32" (of numbers, unless float32), "layers": [..] (that rows pass first),
+                           "shape": [..] (if those change it)}, ..],
                "outputs": [{"name": null, "task": "classification", "classes": 2, "shape": [3] (of an array label only)}]},
      "rows": {"train": 800, "validation": 200}}
 """
@@ -27,11 +33,11 @@ A stored encoders object (JSON, floats survive the round trip)::
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from cerebro_udf import columns, errors, refusals
+from cerebro_udf import columns, errors, refusals, sequences
 
 FORMAT = 2
 ONE_HOT_VALUES = 64  # a category with more values than this gets an embedding
@@ -46,6 +52,7 @@ def merge(
     nulls: Any = "error",
     validation: Union[float, dict] = 0.0,
     inputs: Optional[Sequence[dict]] = None,
+    augment: Mapping[str, List[dict]] = {},
 ) -> dict:
     """Merge what the shards of a run report into one encoders object.
 
@@ -59,6 +66,7 @@ def merge(
             skipped.
         validation: The option; unless it is 0 there must be validation rows.
         inputs: Which features go to which input of the model, as stored; None: all to its only one.
+        augment: By column, layers in full form that vary its rows while they are trained on.
 
     Raises:
         NullInData, RaggedArrays, BadData, WrongColumnType, InvalidArgument, NotSupported: see the messages.
@@ -74,6 +82,7 @@ def merge(
     merged = [
         _merge_feature(spec, [stats["columns"][spec["name"]] for stats in shard_stats]) for spec in features
     ]
+    merged = _varied(merged, augment)
     given = list(inputs or [{"name": None, "features": [feature["name"] for feature in merged], "stack": None}])
     return {
         "format": FORMAT, "features": merged, "label": labelled, "inputs": given, "model": _model(merged, given, labelled),
@@ -81,8 +90,16 @@ def merge(
     }  # fmt: skip
 
 
-def reuse(encoders: dict, shard_stats: Sequence[dict], nulls: Any, validation: Union[float, dict]) -> dict:
-    """Take the encoders of an earlier run over for new rows, so that its weights mean the same: only the counts are new.
+def _varied(features: Sequence[dict], augment: Mapping[str, List[dict]]) -> List[dict]:
+    plain = [{key: value for key, value in feature.items() if key != "augment"} for feature in features]
+    return [{**feature, "augment": augment[feature["name"]]} if feature["name"] in augment else feature for feature in plain]
+
+
+def reuse(
+    encoders: dict, shard_stats: Sequence[dict], nulls: Any, validation: Union[float, dict], augment: Mapping[str, List[dict]] = {}
+) -> dict:
+    """Take the encoders of an earlier run over for new rows, so that its weights mean the same: only the counts are new,
+    and how rows are varied.
 
     Texts that the earlier run has not seen share the code of unknown ones, as they do in predictions.
 
@@ -102,12 +119,17 @@ def reuse(encoders: dict, shard_stats: Sequence[dict], nulls: Any, validation: U
         if unseen:
             raise refusals.unseen_class(label["name"], unseen[0])
         label["counts"] = [counts.get(value, 0) for value in label["classes"]]
-    return {**encoders, "label": label, "rows": {"train": train, "validation": rows - train}}
+    features = _varied(encoders["features"], augment)
+    model = _model(features, encoders["inputs"], label)
+    return {**encoders, "features": features, "label": label, "model": model, "rows": {"train": train, "validation": rows - train}}
 
 
 def _merge_feature(spec: dict, parts: List[dict]) -> dict:
-    feature = {"name": spec["name"], "kind": spec["kind"], "type": spec["type"]}
+    feature = {key: spec[key] for key in ("name", "kind", "type", spec["kind"]) if key in spec}
     policy = spec.get("nulls")
+    if spec["kind"] == "tokens":
+        kept = _frequent(parts, spec["tokens"]["size"] - sequences.RESERVED, without=sequences.UNKNOWN)
+        return {**feature, "encoder": "tokens", "shape": [spec["tokens"]["length"]], "vocabulary": kept}
     if spec["kind"] == "text":
         if policy is not None:
             feature["nulls"] = {"value": _as_text(policy["value"])} if "value" in policy else policy
@@ -188,13 +210,18 @@ def _as_text(value: Any) -> str:
     return columns.spelled(int(value) if isinstance(value, float) else value)
 
 
-def _merge_vocabulary(parts: List[dict], wanted: Any, null: bool) -> dict:
+def _frequent(parts: List[dict], most: int, without: Optional[str] = None) -> List[str]:
+    """The values of all shards' training rows, the most frequent first, then by code point."""
     counts: Dict[str, int] = {}
     for part in parts:
         for value, count in part["counts"].items():
             counts[value] = counts.get(value, 0) + count
-    frequent = sorted(counts, key=lambda value: (-counts[value], value))[:VOCABULARY_VALUES]
-    vocabulary: List[Optional[str]] = sorted(frequent)  # Python orders strings by code point
+    counts.pop(without, None)
+    return sorted(counts, key=lambda value: (-counts[value], value))[:most]  # Python orders strings by code point
+
+
+def _merge_vocabulary(parts: List[dict], wanted: Any, null: bool) -> dict:
+    vocabulary: List[Optional[str]] = sorted(_frequent(parts, VOCABULARY_VALUES))
     vocabulary += [None] if null else []  # a category of its own
     return {"vocabulary": vocabulary, **_category(wanted, len(vocabulary))}
 
@@ -290,6 +317,8 @@ def row_shape(feature: dict) -> List[int]:
 
 def affine(feature: dict) -> Optional[Tuple[np.ndarray, np.ndarray]]:
     """Return (shift, scale), float64 of the last axis, of a number that is fed as ``(x - shift) / scale``; None: as it is."""
+    if feature["encoder"] == columns.UNIT:
+        return np.zeros(1), np.full(1, 255.0)
     shift = feature.get("mean" if feature["encoder"] == "standardize" else "min")
     return None if shift is None else (np.array(shift, np.float64), np.array(feature["scale"], np.float64))
 
@@ -304,7 +333,18 @@ def _model(features: List[dict], inputs: Sequence[dict], label: Optional[dict]) 
     return {"inputs": [_input(given, [by_name[name] for name in given["features"]]) for given in inputs], "outputs": [output]}
 
 
+def _settled(value: Any) -> Any:
+    """A JSON value as PostgreSQL gives it back: it writes 1.0 as 1, and a program is known by what shapes it."""
+    if isinstance(value, dict):
+        return {key: _settled(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_settled(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _input(given: dict, features: List[dict]) -> dict:
+    if len(features) > 1 or given["stack"] is not None:
+        refusals.refuse_company(features)
     dense = [feature for feature in features if not is_category(feature)]
     categories = [feature for feature in features if is_category(feature)]
     if given["stack"] is not None:
@@ -320,7 +360,22 @@ def _input(given: dict, features: List[dict]) -> dict:
     for feature in categories:
         code = {"name": feature["name"], "size": codes_of(feature), "encoder": feature["encoder"]}
         codes.append({**code, "dim": feature["dim"]} if "dim" in feature else code)
-    return {"name": given["name"], "numbers": numbers, "codes": codes}
+    result = {"name": given["name"], "numbers": numbers, "codes": codes}
+    if len(features) == 1 and given["stack"] is None and columns.is_bytes(features[0]):
+        shift, scale = affine(features[0]) or (np.zeros(1), np.ones(1))
+        scaled = {"scale": (1 / scale).tolist(), "offset": (-shift / scale).tolist(), "dtype": "float32"}
+        result.update(dtype="uint8", layers=[{"Rescaling": scaled}])
+    if features[0]["kind"] == "tokens":
+        result["dtype"] = "int32"
+    if "augment" in features[0]:
+        refusals.refuse_flat(features[0])
+        result["layers"] = [*result.get("layers", ()), *features[0]["augment"]]
+        sizes = [layer["config"] for layer in features[0]["augment"] if layer["class_name"] == "RandomCrop"]
+        if sizes:
+            result["shape"] = [sizes[-1]["height"], sizes[-1]["width"], features[0]["shape"][2]]
+    if features[0]["kind"] == "sequence":
+        result["layers"] = [{"Masking": {"mask_value": sequences.PAD, "dtype": "float32"}}]
+    return _settled(result)
 
 
 def model_part(encoders: dict) -> dict:
@@ -345,7 +400,7 @@ def fed(part: dict) -> Dict[str, Tuple[Tuple[int, ...], str]]:
     found: Dict[str, Tuple[Tuple[int, ...], str]] = {}
     for number, given in enumerate(part["inputs"]):
         if given["numbers"] is not None:
-            found[tensor_name("numbers", number)] = (tuple(given["numbers"]), "float32")
+            found[tensor_name("numbers", number)] = (tuple(given["numbers"]), given.get("dtype") or "float32")
         if given["codes"]:
             found[tensor_name("codes", number)] = ((len(given["codes"]),), "int32")
     return found
@@ -358,7 +413,7 @@ def input_shape(given: dict) -> List[int]:
         given: One of the ``inputs`` of ``model_part``.
     """
     if not given["codes"]:
-        return list(given["numbers"])
+        return list(given.get("shape") or given["numbers"])
     width = sum(code["dim"] if code["encoder"] == "embedding" else code["size"] for code in given["codes"])
     return [width + (given["numbers"][0] if given["numbers"] else 0)]
 

@@ -69,6 +69,20 @@ KEYWORD_ARGUMENTS = _table({
     "TextVectorization": "vocabulary_size",
 })
 
+# Layers that vary a row while it is trained on and hand it on as it is otherwise; those of pictures, and of any numbers.
+VARYING_PICTURES = frozenset(
+    "RandomBrightness RandomColorDegeneration RandomColorJitter RandomContrast RandomCrop RandomElasticTransform RandomErasing "
+    "RandomFlip RandomGaussianBlur RandomGrayscale RandomHue RandomInvert RandomPerspective RandomPosterization RandomRotation "
+    "RandomSaturation RandomSharpness RandomShear RandomTranslation RandomZoom".split()
+)
+VARYING = frozenset(["GaussianDropout", "GaussianNoise", *VARYING_PICTURES])
+
+# Their defaults, which Keras has when it makes a layer and misses when it reads one.
+FILLED_IN = {
+    "Rescaling": {"offset": 0.0},
+    "TextVectorization": {"standardize": "lower_and_strip_punctuation", "split": "whitespace", "ngrams": None},
+}
+
 DTYPES = frozenset(
     "float16 bfloat16 float32 float64 mixed_float16 mixed_bfloat16 "
     "bool int8 int16 int32 int64 uint8 uint16 uint32 string".split()

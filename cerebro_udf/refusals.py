@@ -7,6 +7,7 @@ import math
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
 from cerebro_udf import columns, errors
+from cerebro_udf import keras_names as names
 
 CLASSES = 1_000  # of a label, at most
 NAMED_CLASSES = 10  # in a message
@@ -55,6 +56,8 @@ def _refuse_nulls(shard_stats: Sequence[dict], nulls: Any, rows: int) -> None:
     bad = {}
     for stats in shard_stats:
         for name, column in stats["columns"].items():
+            if "broken" in column and columns.null_policy(nulls, name) != "skip":
+                raise _unreadable(name, [s["columns"][name]["broken"] for s in shard_stats if "broken" in s["columns"][name]], rows)
             counts = bad.setdefault(name, [0, 0, 0])
             for i, key in enumerate(("nulls", "nans", "infinities")):
                 counts[i] += column[key]
@@ -72,6 +75,15 @@ def _refuse_nulls(shard_stats: Sequence[dict], nulls: Any, rows: int) -> None:
         detail=detail,
         hint='Set the option "nulls" to "skip" to leave such rows out, '
         'or say by column what stands for a NULL, such as {"age": {"value": 0}}.',
+    )
+
+
+def _unreadable(name: str, broken: List[dict], rows: int) -> errors.BadData:
+    return errors.BadData(
+        'column "%s" holds values that are not what its encoder says' % name,
+        detail="%d of %d rows; of the first one: %s." % (sum(found["rows"] for found in broken), rows, broken[0]["reason"]),
+        hint="Find it by where md5(%s) = '%s', or set the option \"nulls\" to \"skip\" to leave such rows out."
+        % (columns.quoted(name), broken[0]["digest"]),
     )
 
 
@@ -125,6 +137,28 @@ def refuse_deep(features: Sequence[dict]) -> None:
                 hint='Use it as the only feature, or give it an input of its own by the option "inputs"; '
                 'columns of one shape may be stacked there: {"images": {"columns": ["red", "green"], "stack": -1}}.',
             )
+
+
+def refuse_company(features: Sequence[dict]) -> None:
+    """Refuse among features that are laid side by side or stacked what layers of its own go before."""
+    for feature in features:
+        if feature["kind"] in ("sequence", "tokens") or "augment" in feature:
+            raise errors.NotSupported(
+                'column "%s" beside other features is not supported' % feature["name"],
+                detail="Its rows are varied." if "augment" in feature else "It is a sequence, whose padding a model is told of.",
+                hint='Use it as the only feature, or give it an input of its own by the option "inputs".',
+            )
+
+
+def refuse_flat(feature: dict) -> None:
+    """Refuse to vary rows as pictures that are none."""
+    pictures = [layer["class_name"] for layer in feature["augment"] if layer["class_name"] in names.VARYING_PICTURES]
+    if pictures and len(feature["shape"]) != 3:
+        raise errors.InvalidArgument(
+            'layer "%s" cannot vary column "%s"' % (pictures[0], feature["name"]),
+            detail="Its rows have shape %s; a picture has three dimensions: height, width and channels." % list(feature["shape"]),
+            hint="Store arrays of such a shape, for grey pictures too, or take GaussianNoise.",
+        )
 
 
 def refuse_unlike(name: Optional[str], shapes: Sequence[Tuple[str, Optional[List[int]]]]) -> None:

@@ -6,18 +6,19 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-from cerebro_udf import refusals
+from cerebro_udf import refusals, sequences
 from cerebro_udf.encoders import Place, affine, fed, indicator, is_category, model_part, places
 
 CHUNK_ROWS = 8_192  # rows encoded at once, bounds the float64 intermediate
 
 
 class Text(NamedTuple):
-    """A text column, every distinct value kept once.
+    """A column of texts, every distinct value kept once.
 
     Attributes:
-        codes: int32 (rows,), index into ``values``.
-        values: The distinct values, in the order of their first row; None is NULL.
+        codes: int32 (rows,), or (rows, length) of tokens; index into ``values``.
+        values: The distinct values, in the order of their first row; None is NULL. Of tokens the first two
+            are ``sequences.PADDING`` and ``UNSEEN``.
     """
 
     codes: np.ndarray
@@ -39,10 +40,13 @@ class Encoding:
         self._tensors: Dict[str, List[Place]] = {}
         for place in places(encoders):
             self._tensors.setdefault(place.tensor, []).append(place)
-        self._shapes = {tensor: shape for tensor, (shape, _) in fed(model_part(encoders)).items()}
+        self._fed = fed(model_part(encoders))
         self._index: Dict[str, Dict[Optional[str], int]] = {}
         for feature in encoders["features"]:
-            if "vocabulary" in feature:
+            if feature["kind"] == "tokens":
+                index = {token: i + sequences.RESERVED for i, token in enumerate(feature["vocabulary"])}
+                self._index[feature["name"]] = {sequences.PADDING: 0, **index}
+            elif "vocabulary" in feature:
                 index = {value: i + 1 for i, value in enumerate(feature["vocabulary"])}
                 if "value" in feature.get("nulls", ()):
                     index[None] = index.get(feature["nulls"]["value"], 0)
@@ -60,12 +64,13 @@ class Encoding:
         """Encode raw columns of n rows.
 
         Args:
-            columns: By feature name: numbers (n,), arrays (n, *shape), texts as :class:`Text` or strings; NULL is NaN or None.
+            columns: By feature name: numbers (n,), arrays (n, *shape), texts as :class:`Text` or strings, tokens as :class:`Text` or
+                lists; NULL is NaN or None.
             label: The label column, or None.
             pulse: Called again and again; may raise.
 
         Returns:
-            What ``encoders.fed`` says, each (n, *shape): ``numbers`` float32 and ``codes`` int32 of an input, where its
+            What ``encoders.fed`` says, each (n, *shape): ``numbers`` and ``codes`` of an input, where its
             features have such; ``label`` int32 (n,) of class indexes or float32 (n, *shape). Arrays are new, in C order.
 
         Raises:
@@ -76,17 +81,27 @@ class Encoding:
             if is_category(found[0].feature):
                 codes = [self._encode_category(place.feature, columns[place.feature["name"]], pulse) for place in found]
                 result[tensor] = np.stack(codes, axis=1)
+            elif found[0].feature["kind"] == "tokens":
+                result[tensor] = self._encode_tokens(found[0].feature, columns[found[0].feature["name"]], pulse)
             else:
-                result[tensor] = self._encode_numbers(found, self._shapes[tensor], columns, pulse)
+                result[tensor] = self._encode_numbers(found, *self._fed[tensor], columns, pulse)
         if label is not None:
             result["label"] = self._encode_label(label, pulse)
         return result
 
+    def _encode_tokens(self, feature: dict, column: Column, pulse: Callable[[], None]) -> np.ndarray:
+        if not isinstance(column, Text):
+            codes = sequences.beginning()
+            column = Text(sequences.coded(column, codes, feature["tokens"]), list(codes))
+        index = self._index[feature["name"]]
+        table = np.array([index.get(token, 1) for token in column.values], np.int32)
+        return _chunked(column.codes, table.__getitem__, np.int32, pulse)
+
     def _encode_numbers(
-        self, found: List[Place], shape: Tuple[int, ...], columns: Dict[str, Column], pulse: Callable[[], None]
+        self, found: List[Place], shape: Tuple[int, ...], dtype: str, columns: Dict[str, Column], pulse: Callable[[], None]
     ) -> np.ndarray:
         rows = len(columns[found[0].feature["name"]])
-        out = np.empty((rows, *shape), np.float32)
+        out = np.empty((rows, *shape), dtype)
         for start in range(0, rows, CHUNK_ROWS):
             chunk = out[start : start + CHUNK_ROWS]
             for feature, _, axis, first, stop in found:
@@ -95,10 +110,13 @@ class Encoding:
                 if absent is not None:
                     values = np.where(absent, feature["nulls"]["value"], values)
                 shift_scale = self._affine[feature["name"]]
-                if shift_scale is not None:
+                if shift_scale is not None and dtype == "float32":
+                    padding = values == sequences.PAD if feature["kind"] == "sequence" else None
                     values = values.astype(np.float64)
                     values -= shift_scale[0]
                     values /= shift_scale[1]
+                    if padding is not None:
+                        values[padding] = sequences.PAD
                 if indicator(feature):
                     values = np.stack([values, absent], 1)
                 target = chunk[(slice(None),) * (1 + axis) + (slice(first, stop),)]

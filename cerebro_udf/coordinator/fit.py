@@ -10,7 +10,7 @@ from typing import Any, Callable, List, Optional, Tuple
 
 from cerebro_udf import columns, faults, refusals
 from cerebro_udf.catalog import STOP_SECONDS, Ledger, refuse_read_only
-from cerebro_udf.coordinator import ends, packed, per_column, programs, search, validation, weights
+from cerebro_udf.coordinator import augment, ends, packed, per_column, programs, search, validation, weights
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator.load import verify
 from cerebro_udf.coordinator.loop import Loop
@@ -28,6 +28,7 @@ from cerebro_udf.errors import (
     ClientGone,
     InUse,
     InvalidArgument,
+    NotSupported,
     NullArgument,
 )
 from cerebro_udf.interrupts import Pulse
@@ -68,6 +69,10 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str
     if not seeded:
         parsed.seed = random.SystemRandom().randrange(2**31)
     features = start.features(features)
+    if isinstance(table, packed.Packed) and parsed.augment:
+        raise NotSupported(
+            "option augment for a packed table", "What is packed is encoded already.", "Name the table that it was packed from."
+        )
     if table is None:
         table = described(plpy, source, features, label, parsed, seeded)
     if start.earlier is not None:
@@ -97,7 +102,7 @@ def described(plpy, source: str, features: Optional[List[str]], label: Optional[
     """
     criterion = validation.criterion(options.validation)
     named = ends.features(options.inputs, features)
-    table = describe(plpy, source, named, label, weight=options.sample_weight, criterion=criterion)
+    table = describe(plpy, source, named, label, weight=options.sample_weight, criterion=criterion, encoders=options.encoders)
     ends.check_features(options.inputs, table.features)
     columns.task_of(table.label_spec(options.task))
     validation.check(options.validation, table.types, table.label_spec(options.task), table.weight, seeded)
@@ -106,6 +111,7 @@ def described(plpy, source: str, features: Optional[List[str]], label: Optional[
     per_column.check_encoders(options.encoders, table.types, table.features)
     others = [name for name in (table.label, table.weight, table.criterion) if name is not None]
     per_column.check_nulls(options.nulls, table.feature_specs(options.encoders, options.nulls), others)
+    options.augment = augment.check(options.augment, table.feature_specs(options.encoders, options.nulls))
     return table
 
 

@@ -45,16 +45,18 @@ class Loader:
         self._segments, self._key, self._memory, self._overflow = segments, key, memory, memory is not None
         self._weight, self._criterion, self._class_weight = table.spec(table.weight), table.spec(table.criterion), options.class_weight
         self._held: Optional[List[List[dict]]] = None  # of each shard, the ranks that are held out, where rows are ranked
-        self._inputs = options.inputs
+        self._inputs, self._augment = options.inputs, options.augment
         self.in_files = 0
         self._nulls, self._settings = nulls, {"run": key, "seed": options.seed, "validation": validation}
 
     def load(self) -> List[dict]:
         """Have segments read their shards, and tell rows to train on from those held out; gives each shard's statistics.
 
-        Where there is too little memory, and the call has not set a limit itself, sessions that it has no use for make room. What
-        does not fit then goes to temporary files.
+        Images are decoded by TensorFlow, which is started first for them. Where there is too little memory, and the call has
+        not set a limit itself, sessions that it has no use for make room. What does not fit then goes to temporary files.
         """
+        if any(feature["kind"] == "image" for feature in self.features):
+            self._segments.start()
         try:
             reports = self._segments.call(_LOAD, self._spec)
         except CerebroError as error:
@@ -99,9 +101,11 @@ class Loader:
         """
         kept = state.unpack(b"".join(weights))[1].get("encoders") if weights else None
         if kept is not None:
-            encoders = encoding.reuse(json.loads(kept), stats, self._nulls, self._settings["validation"])
+            encoders = encoding.reuse(json.loads(kept), stats, self._nulls, self._settings["validation"], self._augment)
         else:
-            encoders = encoding.merge(self.features, self.label, stats, self._nulls, self._settings["validation"], self._inputs)
+            encoders = encoding.merge(
+                self.features, self.label, stats, self._nulls, self._settings["validation"], self._inputs, self._augment
+            )
         if self._class_weight is not None:
             encoders["label"]["weights"] = by_class(self._class_weight, encoders["label"])
         return encoders

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from cerebro_udf import compilation, optimizers, precision
-from cerebro_udf.coordinator import directions, ends, per_column, stopping, validation, weights
+from cerebro_udf.coordinator import augment, directions, ends, per_column, stopping, validation, weights
 from cerebro_udf.coordinator import search as searching
 from cerebro_udf.coordinator.space import ABSENT, Axis
 from cerebro_udf.coordinator.space import parse as parse_space
@@ -49,6 +49,7 @@ class Options:
         memory: A share of what a segment has available, 0 < share <= 1, or text such as "2GB"; None: the default.
         encoders, nulls: By column, see ``per_column``.
         validation: See ``validation``.
+        augment: Layers in full form by column, see ``augment``.
         inputs: ``[{"name", "features", "stack"}]``, see ``ends``; None: all features go to the only input.
     """
 
@@ -81,6 +82,7 @@ class Options:
     weighted_metrics: Optional[List[Any]] = None
     precision: str = "float32"
     inputs: Optional[List[dict]] = None
+    augment: Dict[str, List[dict]] = field(default_factory=dict)
 
     @property
     def fuses(self) -> bool:
@@ -397,6 +399,7 @@ _READERS: Dict[str, Callable[[str, Any], Any]] = {
     "precision": _choice(*precision.POLICIES),
     "fuse": _flag,
     "inputs": ends.read_inputs,
+    "augment": augment.read,
 }
 
 _JUDGING: Dict[str, Callable[[str, Any], Any]] = {

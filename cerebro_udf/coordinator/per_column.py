@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, Iterable, List
 
-from cerebro_udf import columns
+from cerebro_udf import columns, sequences
 from cerebro_udf.coordinator.space import is_number, whole
 from cerebro_udf.errors import InvalidArgument, nearest
 
@@ -13,10 +13,20 @@ MAX_EMBEDDING = 4096
 MAX_BUCKETS = 256  # of quantiles; see encoders.QUANTILE_POINTS for how exact they are
 MAX_BOUNDARIES = 1000
 BUCKETS = 10
+MAX_LENGTH = 100_000  # of a sequence
+MAX_TOKENS = 1_000_000
+TOKENS = 10_000
+PIXELS = 16_384  # of one side of an image
 
-_ENCODERS = 'one of %s, {"embedding": {"dim": 8}} or {"bucketize": {"buckets": 10}}' % ", ".join('"%s"' % e for e in columns.ENCODERS)
+_PLAIN = ", ".join('"%s"' % e for e in (*columns.NUMBER_ENCODERS, *columns.CATEGORY_ENCODERS, "bucketize"))
+_SHOWN = '{"embedding": {"dim": 8}}, {"bucketize": {"buckets": 10}}, {"sequence": {"length": 20}} or {"tokens": {"length": 50}}'
+_ENCODERS = "one of %s, %s" % (_PLAIN, _SHOWN)
 _NULLS = '"error", "skip", "indicator", {"value": 0} or {"value": 0, "indicator": true}'
-_SETTINGS = {"embedding": ("dim",), "bucketize": ("buckets", "boundaries", "as")}
+_SETTINGS = {
+    "embedding": ("dim",), "bucketize": ("buckets", "boundaries", "as"), "sequence": ("length", "pad", "truncate", "as"),
+    "tokens": ("length", "size", "pad", "truncate", "standardize", "split"), "tensor": ("dtype", "shape", "as"),
+    "image": ("height", "width", "channels", "resize", "crop", "as"),
+}  # fmt: skip
 
 
 def read_encoders(option: str, value: Any) -> Dict[str, Any]:
@@ -50,6 +60,8 @@ def _encoder(place: str, given: Any, allowed: Iterable[str] = columns.ENCODERS) 
             hint = nearest(key, _SETTINGS[name]) if name in _SETTINGS else 'Write "%s".' % name
             raise InvalidArgument('unknown key "%s" in option "%s"' % (key, place), "The value is %s." % json.dumps(given)[:80], hint)
     settings = {key: setting for key, setting in settings.items() if setting is not None}
+    if name in _FORMS:
+        return {name: _FORMS[name]("%s.%s" % (place, name), settings)}
     if name == "bucketize":
         return {name: _buckets(place, settings)}
     return {name: {"dim": _number(place, settings["dim"], 1, MAX_EMBEDDING)}} if settings else name
@@ -70,6 +82,61 @@ def _buckets(place: str, settings: dict) -> dict:
     if settings.get("as", "one_hot") != "one_hot":
         result["as"] = _encoder(place + ".as", settings["as"], columns.CATEGORY_ENCODERS)
     return result
+
+
+def _lengths(place: str, settings: dict) -> dict:
+    if "length" not in settings:
+        raise _wrong(place, settings, '{"length": 20}, the number of steps that every row is brought to')
+    return {
+        "length": _number(place + ".length", settings["length"], 1, MAX_LENGTH),
+        "pad": _word(place + ".pad", settings.get("pad", "post"), "post", "pre"),
+        "truncate": _word(place + ".truncate", settings.get("truncate", "post"), "post", "pre"),
+    }
+
+
+def _sequence(place: str, settings: dict) -> dict:
+    return {**_lengths(place, settings), "as": _word(place + ".as", settings.get("as", "standardize"), *columns.NUMBER_ENCODERS)}
+
+
+def _tokens(place: str, settings: dict) -> dict:
+    found = {**_lengths(place, settings), "size": _number(place + ".size", settings.get("size", TOKENS), 3, MAX_TOKENS)}
+    for key, words in (("standardize", sequences.STANDARDS), ("split", sequences.SPLITS)):
+        if key in settings:
+            found[key] = _word("%s.%s" % (place, key), settings[key], *words)
+    return found
+
+
+def _tensor(place: str, settings: dict) -> dict:
+    dtype, shape = _word(place + ".dtype", settings.get("dtype", "uint8"), *columns.DTYPES), settings.get("shape")
+    if not isinstance(shape, list) or not 1 <= len(shape) <= columns.MAX_RANK:
+        raise _wrong(place + ".shape", shape, "a list of 1 to %d sizes, such as [28, 28, 1]" % columns.MAX_RANK)
+    encoders = (columns.UNIT, *columns.NUMBER_ENCODERS) if dtype == "uint8" else columns.NUMBER_ENCODERS
+    return {
+        "dtype": dtype, "shape": [_number(place + ".shape", size, 1, 10**6) for size in shape],
+        "as": _word(place + ".as", settings.get("as", encoders[0]), *encoders),
+    }  # fmt: skip
+
+
+def _image(place: str, settings: dict) -> dict:
+    found = {key: _number("%s.%s" % (place, key), settings.get(key), 1, PIXELS) for key in ("height", "width")}
+    found["channels"] = _number(place + ".channels", settings.get("channels", 3), 1, 4)
+    if found["channels"] == 2:
+        raise _wrong(place + ".channels", 2, "1 (grey), 3 (colours) or 4 (with transparency, of PNG files)")
+    if "resize" in settings:
+        found["resize"] = _word(place + ".resize", settings["resize"], *columns.RESIZING)
+    if not isinstance(settings.get("crop", False), bool) or (settings.get("crop") and "resize" not in settings):
+        raise _wrong(place + ".crop", settings["crop"], "true, beside resize, or false")
+    encoders = (columns.UNIT, *columns.NUMBER_ENCODERS)
+    return {**found, "crop": settings.get("crop", False), "as": _word(place + ".as", settings.get("as", encoders[0]), *encoders)}
+
+
+_FORMS = {"sequence": _sequence, "tokens": _tokens, "tensor": _tensor, "image": _image}
+
+
+def _word(place: str, value: Any, *words: str) -> str:
+    if value not in words:
+        raise _wrong(place, value, "one of " + ", ".join('"%s"' % word for word in words))
+    return value
 
 
 def _is_boundary(value: Any) -> bool:
@@ -93,8 +160,16 @@ def check_encoders(encoders: Dict[str, Any], types: Dict[str, str], features: It
         features: Their names.
 
     Raises:
-        InvalidArgument: a column that is no feature, or whose type cannot have such an encoder.
+        InvalidArgument: a column that is no feature, whose type cannot have such an encoder, or that needs one.
     """
+    for column in features:
+        needed = [name for name in columns.encoders_of(types[column]) if name in columns.FORMS]
+        if columns.kind(types[column], encoders.get(column)) is None and column not in encoders:
+            raise InvalidArgument(
+                'column "%s" needs an encoder' % column,
+                "The column has type %s; what it holds is not known." % types[column],
+                "Set it in the option encoders: %s." % " or ".join('{"%s": {"%s": {…}}}' % (column, name) for name in needed),
+            )
     for column, encoder in encoders.items():
         if column not in features:
             raise InvalidArgument('option encoders names "%s", which is not a feature' % column, None, nearest(column, features))
@@ -104,6 +179,12 @@ def check_encoders(encoders: Dict[str, Any], types: Dict[str, str], features: It
                 'encoder "%s" does not fit column "%s"' % (columns.encoder_name(encoder), column),
                 "The column has type %s." % types[column],
                 "Use one of: %s." % ", ".join(fitting),
+            )
+        if "tokens" in encoder and types[column].endswith("[]") and set(encoder["tokens"]) & {"standardize", "split"}:
+            raise InvalidArgument(
+                'column "%s" is no text to be cut into tokens' % column,
+                "The column has type %s; its elements are the tokens." % types[column],
+                "Leave standardize and split out.",
             )
 
 
@@ -179,6 +260,8 @@ def _check_policy(feature: dict) -> None:
     value = policy.get("value")
     if feature["kind"] == "array":
         problem = 'arrays know "error" and "skip" only'
+    elif feature["kind"] in columns.FORMS:
+        problem = 'with encoder %s a column knows "error" and "skip" only' % feature["kind"]
     elif feature["kind"] == "number":
         fits = value is None or value == "mean" or not isinstance(value, str)
         problem = None if fits else 'what stands for a number is a number (of seconds, for a date or time) or "mean"'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from cerebro_udf import columns
 from cerebro_udf.errors import (
@@ -95,8 +95,8 @@ class Source:
         """
         specs = []
         for name in self.features:
-            type_, encoder, policy = self.types[name], encoders.get(name), columns.null_policy(nulls, name)
-            spec = {"name": name, "type": type_, "kind": columns.kind(type_, encoder), "encoder": encoder}
+            policy = columns.null_policy(nulls, name)
+            spec = columns.specification(name, self.types[name], encoders.get(name))
             specs.append({**spec, "nulls": policy} if isinstance(policy, dict) else spec)
         return specs
 
@@ -112,7 +112,8 @@ class Source:
 
 
 def describe(plpy, source: str, features: Optional[List[str]], label: Optional[str], carried: Sequence[str] = (),
-             weight: Optional[str] = None, criterion: Optional[Tuple[str, str]] = None) -> Source:  # fmt: skip
+             weight: Optional[str] = None, criterion: Optional[Tuple[str, str]] = None,
+             encoders: Mapping[str, Any] = {}) -> Source:  # fmt: skip
     """Check a relation and its columns before anything starts.
 
     Args:
@@ -123,6 +124,7 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
         carried: Names of further columns, which may have any type.
         weight: Name of the column that weighs rows, or None.
         criterion: What the column is called by which rows are held out, for the error, and its name; or None.
+        encoders: The option of that name: a column that is not usable without one is with it.
 
     Raises:
         TableNotFound, ColumnNotFound, WrongColumnType, NoPrivilege, NotSupported, NotReady, InvalidArgument.
@@ -144,7 +146,8 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
     if divides is not None:
         _column(divides, types, relation["name"], what)
     if features == ["*"]:
-        features = [name for name in types if name not in (label, weight, divides) and name in readable and columns.kind(types[name])]
+        others = {name for name in types if columns.kind(types[name], encoders.get(name)) is None} | {label, weight, divides}
+        features = [name for name in types if name in readable and name not in others]
     for position, name in enumerate(features or []):
         if name is None or not name.strip():
             raise NullArgument(
@@ -163,11 +166,11 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
                 "A column that weighs rows says how much they count, not what they are.",
                 "Take it off the features.",
             )
-        if columns.kind(types[name]) is None:
+        if not columns.encoders_of(types[name]):
             raise WrongColumnType(
                 'column "%s" cannot be a feature' % name,
                 "Its type is %s." % types[name],
-                "Features are numbers, booleans, text, enums, uuids, dates and times, and arrays of numbers; add a column of such a type.",
+                "Features are numbers, booleans, text, enums, uuids, dates and times, bytea, and arrays; add a column of such a type.",
             )
     if features == []:
         raise InvalidArgument("there is no feature", None, "List at least one column of %s." % relation["name"])

@@ -38,8 +38,22 @@ def sent_scalars(values: Iterable[str]) -> str:
     return "cerebro_internal.array_bytes(ARRAY[%s])" % ", ".join(values)
 
 
+def parse_each(blobs: Sequence[Optional[bytes]], type_: str) -> List[Optional[np.ndarray]]:
+    """Read arrays of any shapes, one a row; None where the array or one of its elements is NULL."""
+    dtype, found = np.dtype(ELEMENTS[columns.of(type_).cast]), []
+    for blob in blobs:
+        blob = None if blob is None else _without_bitmap(blob)
+        if blob is None:
+            found.append(None)
+            continue
+        shape = _shape(blob)
+        values = np.frombuffer(blob, dtype, offset=12 + 8 * len(shape)) if shape != (0,) else np.empty(0, dtype)
+        found.append(values.reshape(shape))
+    return found
+
+
 def parse(
-    blobs: Sequence[Optional[bytes]], type_: str, column: str, shape: Optional[Tuple[int, ...]]
+    blobs: Sequence[Optional[bytes]], type_: str, column: str, shape: Optional[Tuple[int, ...]], before: int = 0
 ) -> Tuple[np.ndarray, np.ndarray, Optional[Tuple[int, ...]]]:
     """Read one array per row.
 
@@ -48,6 +62,7 @@ def parse(
         type_: As for :func:`sent`.
         column: Its name, for the error.
         shape: The shape of earlier rows, None if there were none.
+        before: How many rows those are, for the error.
 
     Returns:
         (values, nulls, shape): values of native byte order (rows without NULL, *shape); nulls bool (rows,),
@@ -57,12 +72,12 @@ def parse(
         RaggedArrays: a row of another shape; names both.
     """
     nulls, element = np.zeros(len(blobs), bool), ELEMENTS[columns.of(type_).cast]
-    values = _parse_equal(blobs, element, column, shape) if blobs and None not in blobs else None
+    values = _parse_equal(blobs, element, column, shape, before) if blobs and None not in blobs else None
     if values is None:
         whole = []
         for i, blob in enumerate(blobs):
             if blob is not None:
-                shape = _same(shape, _shape(blob), column)
+                shape = _same(shape, _shape(blob), column, before + i)
                 blob = _without_bitmap(blob)
             if blob is None:
                 nulls[i] = True
@@ -70,11 +85,11 @@ def parse(
                 whole.append(blob)
         if not whole:
             return np.empty((0, *(shape or ())), element), nulls, shape
-        values = _parse_equal(whole, element, column, shape)
+        values = _parse_equal(whole, element, column, shape, before)
     return values, nulls, values.shape[1:]
 
 
-def _parse_equal(blobs: Sequence[bytes], element: str, column: str, shape) -> Optional[np.ndarray]:
+def _parse_equal(blobs: Sequence[bytes], element: str, column: str, shape, before: int) -> Optional[np.ndarray]:
     """Read arrays of equal shape without NULLs; None if they aren't such."""
     dtype, found = np.dtype(element), _shape(blobs[0])
     count = int(np.prod(found, dtype=int))
@@ -86,7 +101,7 @@ def _parse_equal(blobs: Sequence[bytes], element: str, column: str, shape) -> Op
     words = np.ndarray((len(blobs), 3 + len(found) * (count > 0)), "=i4", joined, 0, (length, 4))  # not the lower bounds
     if (words != words[0]).any() or words[0, 1]:
         return None
-    _same(shape, found, column)
+    _same(shape, found, column, before)
     values = np.ndarray((len(blobs), count), dtype, joined, min(header, length - 1), (length, dtype.itemsize))
     return values.copy().reshape(len(blobs), *found)
 
@@ -120,14 +135,16 @@ def _shape(blob: bytes) -> Tuple[int, ...]:
     return struct.unpack_from("=%di" % dimensions, blob, 12) if dimensions else (0,)
 
 
-def _same(shape, found, column: str) -> Tuple[int, ...]:
+def _same(shape, found, column: str, before: int) -> Tuple[int, ...]:
     if shape is not None and shape != found:
-        raise RaggedArrays(
-            'the arrays of column "%s" differ in shape' % column,
-            detail="A row has shape %s, the rows before have shape %s." % (list(found), list(shape)),
-            hint="All arrays of a column must have the same dimensions.",
-        )
+        raise differing(column, "Row %d as read has shape %s, those before have shape %s." % (before + 1, list(found), list(shape)))
     return found
+
+
+def differing(column: str, detail: str) -> RaggedArrays:
+    """The error for arrays of different shapes where they must have one."""
+    hint = 'All arrays of a column must have the same dimensions; encoder {"sequence": {"length": 20}} brings arrays to one length.'
+    return RaggedArrays('the arrays of column "%s" differ in shape' % column, detail=detail, hint=hint)
 
 
 def parse_scalars(blobs: List[bytes], count: int) -> Tuple[np.ndarray, np.ndarray]:

@@ -6,19 +6,22 @@ Which rows are for validation is decided before; statistics are those of trainin
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from cerebro_udf import columns, encoders, refusals, tensors
+from cerebro_udf import columns, encoders, refusals, sequences, tensors
 from cerebro_udf.errors import WrongColumnType
+from cerebro_udf.segment.binary import Broken
 from cerebro_udf.segment.overflow import Overflow
 from cerebro_udf.segment.reading import Parsed, kept, out_of_range
 from cerebro_udf.wire import MESSAGE_BYTES
 
 EXACT_FLOAT32 = 2**24  # up to which single precision tells all whole numbers apart
 DISTINCT_TEXTS = 100_000  # of one column and shard; ten times what a vocabulary keeps
+DISTINCT_TOKENS = 1_000_000
 
 
 class Buffer:
@@ -87,9 +90,12 @@ class Column:
         kept: Whether NULL and NaN are kept, as NaN or None; otherwise a row with one cannot be used.
     """
 
+    element_bytes = 4  # that a number takes once it is encoded
+
     def __init__(self, name: str, kept: bool = False):
         self.name, self.kept = name, kept
         self.nulls = self.nans = self.infinities = 0
+        self._broken: Optional[Broken] = None
         self.train, self.validation = Buffer(), Buffer()
         self.digest = hashlib.blake2b(digest_size=16)
 
@@ -98,6 +104,10 @@ class Column:
         parsed = kept(parsed) if self.kept else parsed
         values, missing = self.parse(parsed), parsed.missing
         self.nulls += int(missing.sum())
+        if parsed.broken is not None:
+            self.nulls -= parsed.broken.rows
+            before = self._broken
+            self._broken = before._replace(rows=before.rows + parsed.broken.rows) if before else parsed.broken
         bad = out_of_range(values, nan=not self.kept)
         if bad is None:
             return values, missing if missing.any() else None
@@ -134,7 +144,8 @@ class Column:
         return getattr(self, name).whole(pulse)
 
     def stats(self) -> dict:
-        return {"nulls": self.nulls, "nans": self.nans, "infinities": self.infinities}
+        broken = {"broken": self._broken._asdict()} if self._broken else {}
+        return {"nulls": self.nulls, "nans": self.nans, "infinities": self.infinities, **broken}
 
 
 class Numbers(Column):
@@ -155,9 +166,10 @@ class Numbers(Column):
     def observe(self, train, values):
         if len(values):
             self.shape = values.shape[1:]
+            self.element_bytes = 1 if values.dtype == np.uint8 and values.ndim > 2 else 4
         if self.kept:
             train, values = train[~np.isnan(train)], values[~np.isnan(values)]
-        if self._encoder == "none" and values.dtype != np.float32:
+        if self._encoder == "none" and values.dtype not in (np.float32, np.uint8):
             large = np.unique(values[np.abs(values) >= EXACT_FLOAT32])
             self._merged += len(large) - len(np.unique(large.astype(np.float32)))
         if not train.size:
@@ -207,6 +219,14 @@ def _finite(values: np.ndarray) -> List[float]:
     return np.where(np.isfinite(values), values, 1e308).tolist()
 
 
+class Steps(Numbers):
+    """A feature of sequences of numbers, (rows, length, width); what fills them up counts for nothing."""
+
+    def observe(self, train, values):
+        super().observe(*(block[block[..., 0] != sequences.PAD] for block in (train, values)))
+        self.shape = values.shape[1:] if len(values) else self.shape
+
+
 class Weight(Column):
     """The weights of rows; they have no say in which rows are for validation."""
 
@@ -234,10 +254,12 @@ class Texts(Column):
         spelling: As of ``columns.Type``.
     """
 
+    _most = DISTINCT_TEXTS
+
     def __init__(self, name: str, spelling: str, kept: bool = False):
         super().__init__(name, kept)
         self._spelling = spelling
-        self._codes: Dict[Optional[str], int] = _Numbered()
+        self._codes: Dict[Optional[str], int] = sequences.Numbered()
         self._words = np.zeros(0, np.uint64)
         self.counts = np.zeros(0, np.int64)  # training rows per value
         self.all_counts = np.zeros(0, np.int64)
@@ -247,14 +269,22 @@ class Texts(Column):
         codes = np.zeros(len(parsed.values), np.int32)
         texts = parsed.values if self.kept else [text for text in parsed.values if text is not None]
         codes[~parsed.missing] = np.fromiter(map(self._codes.__getitem__, texts), np.int32, len(texts))
-        new = list(self._codes)[len(self._words) :]
+        self._count_new()
+        return codes
+
+    def _count_new(self) -> None:
+        """Measure the values that have come since the last time.
+
+        Raises:
+            WrongColumnType: there are too many.
+        """
+        new = list(itertools.islice(self._codes, len(self._words), None))
         if new:
             self._text_bytes += sum(len(value.encode("utf-8")) for value in new if value is not None)
             self.value_bytes = self._text_bytes + 150 * len(self._codes)  # the string, its code, its dict entry
-            if len(self._codes) > DISTINCT_TEXTS or self._text_bytes > MESSAGE_BYTES:
+            if len(self._codes) > self._most or self._text_bytes > MESSAGE_BYTES:
                 raise self._too_many()
             self._words = np.concatenate([self._words, np.array([self._word(value) for value in new], np.uint64)])
-        return codes
 
     def _word(self, value: Optional[str]) -> int:
         """What stands for a value where the rows for validation are chosen: the encoder has no say in that."""
@@ -267,7 +297,7 @@ class Texts(Column):
         return WrongColumnType(
             'column "%s" has too many different values' % self.name,
             "One segment alone holds more than %d, or they take more than %d MB; every value is sent to the coordinator."
-            % (DISTINCT_TEXTS, MESSAGE_BYTES // 2**20),
+            % (self._most, MESSAGE_BYTES // 2**20),
             "Leave the column out if each row has a value of its own; else add a column that groups its values.",
         )
 
@@ -294,12 +324,36 @@ class Texts(Column):
         return {**super().stats(), "counts": counts}
 
 
-class _Numbered(dict):
-    """Gives every new key the next number."""
+class Tokens(Texts):
+    """A column of sequences of tokens: int32 codes (rows, length), and every distinct token once.
 
-    def __missing__(self, key):
-        self[key] = number = len(self)
-        return number
+    Args:
+        settings: As for ``sequences.coded``.
+    """
+
+    _most = DISTINCT_TOKENS
+
+    def __init__(self, name: str, settings: dict):
+        super().__init__(name, "text")
+        self._codes, self._settings = sequences.beginning(), settings
+        self.shape = (settings["length"],)
+        self._count_new()
+
+    def parse(self, parsed):
+        codes = sequences.coded(parsed.values, self._codes, self._settings)
+        self._count_new()
+        return codes
+
+    def words(self, values):
+        return self._words[values]
+
+    def observe(self, train, values):
+        super().observe(train.ravel(), values.ravel())
+
+    def stats(self):
+        stats = super().stats()
+        stats["counts"].pop(sequences.PADDING, None)
+        return stats
 
 
 class TextLabel(Texts):

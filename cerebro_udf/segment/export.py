@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from cerebro_udf import columns
+from cerebro_udf import columns, sequences
 from cerebro_udf import encoders as encoding
 from cerebro_udf.errors import InvalidArgument, NotSupported, TrialFailed
 from cerebro_udf.segment import network, serving
@@ -29,8 +29,9 @@ SCALES = (1e-5, 1e15)  # between these Keras' Normalization takes a deviation fo
 def archive(encoders: dict, program: dict, blob: bytes, about: Dict[str, Any], pulse: Callable[[], None]) -> bytes:
     """Write a model that takes raw columns and gives what ``predict`` gives.
 
-    Its input is a dict by column: numbers float64 (rows, 1), arrays float64 (rows, *shape), categories (rows, 1) of strings, or of
-    int64 or bool where their column has integers or booleans. Its
+    Its input is a dict by column: numbers float64 (rows, 1), arrays float64 (rows, *shape), the pixels of
+    images uint8 (rows, *shape), categories (rows, 1) of strings, or of
+    int64 or bool where their column has integers or booleans; sequences and arrays of tokens of any length. Its
     output is float32 (rows, 1) for regression, else the probabilities (rows, classes) in the order of ``classes``.
 
     Args:
@@ -88,16 +89,26 @@ def _inputs(encoders: dict) -> Tuple[Dict[str, Any], List[str]]:
         name = feature["name"].replace("/", "_")
         while name in inputs:
             name += "_"
-        text = feature["kind"] == "text"
-        shape = (1,) if text else tuple(feature["shape"]) or (1,)
-        dtype = _dtype(feature)
-        inputs[name] = keras.Input(shape, name=name, dtype=dtype)
+        inputs[name] = keras.Input(_shape(feature), name=name, dtype=_dtype(feature))
         names.append(name)
     return inputs, names
 
 
+def _shape(feature: dict) -> Tuple[Optional[int], ...]:
+    """The shape of a row of a feature's input."""
+    if feature["kind"] == "sequence":
+        return (None,) if feature["shape"][1] == 1 else (None, feature["shape"][1])
+    if feature["kind"] == "tokens":
+        return (None,) if feature["type"].endswith("[]") else (1,)
+    return (1,) if feature["kind"] == "text" else tuple(feature["shape"]) or (1,)
+
+
 def _dtype(feature: dict) -> str:
     """The type of a feature's input; booleans have no room for a NULL."""
+    if feature["kind"] == "tokens":
+        return "string"
+    if columns.is_bytes(feature):
+        return "uint8"
     if feature["kind"] != "text":
         return "float64"
     spelling = columns.of(feature["type"]).spelling
@@ -125,6 +136,12 @@ def _encoded(encoders: dict, inputs: List[Any], pulse: Callable[[], None]) -> An
             encoded[feature["name"]] = _bucket(feature, x)
         elif encoding.is_category(feature):
             encoded[feature["name"]] = _looked_up(feature, x)
+        elif feature["kind"] == "tokens":
+            encoded[feature["name"]] = _tokens(feature, x)
+        elif columns.is_bytes(feature):
+            encoded[feature["name"]] = x  # scaled by the model's own layers where it goes alone
+        elif feature["kind"] == "sequence":
+            encoded[feature["name"]] = _steps(feature, x)
         else:
             encoded[feature["name"]] = _numbers(feature, x)
         pulse()
@@ -133,6 +150,8 @@ def _encoded(encoders: dict, inputs: List[Any], pulse: Callable[[], None]) -> An
         x = encoded[place.feature["name"]]
         shape, dtype = encoding.fed(part)[place.tensor]
         row = [*shape[: place.axis], place.stop - place.start, *shape[place.axis + 1 :]]
+        if x.dtype == "uint8" != dtype:
+            x = _scaled(encoding.affine(place.feature), keras.ops.cast(x, "float64"))
         if list(x.shape[1:]) != row:  # stacked
             x = keras.layers.Reshape(row, dtype=x.dtype)(x)
         pieces.setdefault(place.tensor, (place.axis, dtype, []))[2].append(x)
@@ -178,6 +197,52 @@ def _numbers(feature: dict, x: Any) -> Any:
     absent = keras.ops.isnan(x)
     known = keras.ops.where(absent, float(value), scaled)  # in single precision already, so that Keras cannot round it
     return keras.layers.Concatenate(dtype="float64")([known, keras.ops.cast(absent, "float64")]) if encoding.indicator(feature) else known
+
+
+def _steps(feature: dict, x: Any) -> Any:
+    """Sequences of numbers brought to one length; a row that is shorter than others of its batch ends with NaN."""
+    x = keras.ops.expand_dims(x, -1) if len(x.shape) == 2 else x
+    known = keras.ops.logical_not(keras.ops.isnan(x[:, :, 0]))
+    placed, present = _placed(x, known, feature["sequence"])
+    return keras.ops.where(keras.ops.expand_dims(present, -1), _scaled(encoding.affine(feature), placed), sequences.PAD)
+
+
+def _tokens(feature: dict, x: Any) -> Any:
+    """Codes of sequences of tokens brought to one length; a row of an array that is shorter than others of its batch ends with ``""``."""
+    settings, known = feature["tokens"], feature["vocabulary"]
+    if feature["type"].endswith("[]"):
+        layer = keras.layers.StringLookup(vocabulary=known, mask_token=sequences.PADDING, oov_token=sequences.UNKNOWN)
+    else:
+        standardize = settings.get("standardize", sequences.STANDARDS[0])
+        layer = keras.layers.TextVectorization(
+            vocabulary=known, standardize=None if standardize == "none" else standardize, split=settings.get("split", "whitespace")
+        )
+    codes = layer(x)
+    placed, present = _placed(keras.ops.expand_dims(codes, -1), keras.ops.not_equal(codes, 0), settings)
+    codes = keras.ops.where(present, keras.ops.squeeze(placed, -1), 0)
+    first = keras.ops.one_hot(settings["length"] - 1 if settings["pad"] == "pre" else 0, settings["length"], dtype="int64")
+    return keras.ops.where(keras.ops.any(present, axis=1, keepdims=True), codes, first)
+
+
+def _placed(x: Any, known: Any, settings: dict) -> Tuple[Any, Any]:
+    """The steps of rows where ``sequences.places`` puts them.
+
+    Args:
+        x: (rows, steps, width), the steps of a row before what fills it up.
+        known: bool (rows, steps).
+
+    Returns:
+        (rows, length, width), and which of its steps there are: bool (rows, length).
+    """
+    ops, length = keras.ops, settings["length"]
+    count = ops.sum(ops.cast(known, "int32"), axis=1, keepdims=True)
+    kept = ops.minimum(count, length)
+    step = ops.arange(length, dtype="int32") - (length - kept if settings["pad"] == "pre" else 0 * kept)
+    present = ops.logical_and(step >= 0, step < kept)
+    # Not by addition: Keras takes a (4, 1) that is added to a (4, 4) for a bias, one number for each column.
+    index = ops.where(present, step - (kept - count if settings["truncate"] == "pre" else 0), 0)
+    x = ops.pad(x, ((0, 0), (0, 1), (0, 0)))  # a batch may have no step at all
+    return ops.take_along_axis(x, ops.repeat(ops.expand_dims(index, -1), x.shape[-1], axis=-1), axis=1), present
 
 
 def _scaled(affine: Optional[Tuple[np.ndarray, np.ndarray]], x: Any) -> Any:

@@ -47,7 +47,10 @@ def refusal(spec: dict) -> Optional[str]:
     for name in BRANCHING:
         if config.get(name):
             return "optimizer argument %s" % name
-    codes = [code for given in encoders.model_part(spec["encoders"])["inputs"] for code in given["codes"]]
+    inputs = encoders.model_part(spec["encoders"])["inputs"]
+    if any(given.get("layers") for given in inputs):
+        return "its rows pass layers before the model"
+    codes = [code for given in inputs for code in given["codes"]]
     if "Embedding" in classes or any(code["encoder"] == "embedding" for code in codes):
         if optimizer["class_name"] not in SUMMING_OPTIMIZERS or any(config.get(name) for name in CLIPPING):
             return "embeddings under optimizer %s" % optimizer["class_name"]

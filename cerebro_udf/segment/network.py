@@ -11,6 +11,7 @@ import json
 import math
 import random
 import re
+import warnings
 from typing import Any, Iterator, List, Optional, Tuple
 
 import numpy as np
@@ -25,6 +26,9 @@ with apart():
     import tensorflow as tf
 
     from cerebro_udf.segment.metrics import suited
+
+# Of rows that a Masking layer hands to the user's model: it is the mask of the output that goes, which nobody wants.
+warnings.filterwarnings("ignore", r"Layer '.*' \(of type (Sequential|Functional)\) was passed an input with a mask")
 
 REASON_CHARACTERS = 400
 # Layers that hand values on unchanged: the activation that matters lies before them.
@@ -247,8 +251,9 @@ def feed(arrays: dict, part: dict) -> Any:
 
 
 def has_head(part: dict) -> bool:
-    """Say whether the user's model is fed through a head: only numbers of one input are what it takes itself."""
-    return list(encoders.fed(part)) != ["numbers"]
+    """Say whether the user's model is fed through a head: only float32 numbers of one input are what it takes itself."""
+    (given, *others) = part["inputs"]
+    return bool(others or given["codes"] or given.get("dtype") or given.get("layers"))
 
 
 def _attach(body: keras.Model, part: dict) -> keras.Model:
@@ -279,7 +284,7 @@ def _attach(body: keras.Model, part: dict) -> keras.Model:
 
 
 def _joined(given: dict, number: int, tensors: dict) -> Any:
-    """Join what goes to one input: its numbers, then its codes, looked up."""
+    """Join what goes to one input: its numbers, then its codes, looked up; its layers follow."""
     pieces = [tensors[name] for name in [encoders.tensor_name("numbers", number)] if given["numbers"] is not None]
     for i, code in enumerate(given["codes"]):
         column = tensors[encoders.tensor_name("codes", number)][:, i]
@@ -289,7 +294,11 @@ def _joined(given: dict, number: int, tensors: dict) -> Any:
         else:
             name = encoders.tensor_name("one_hot_%d" % i, number)
             pieces.append(keras.layers.CategoryEncoding(code["size"], "one_hot", name=name)(column))
-    return keras.layers.Concatenate(name=encoders.tensor_name("features", number))(pieces) if len(pieces) > 1 else pieces[0]
+    x = keras.layers.Concatenate(name=encoders.tensor_name("features", number))(pieces) if len(pieces) > 1 else pieces[0]
+    if given.get("layers"):  # read as a model is, nothing else gets to Keras
+        for layer in definition.full({"layers": given["layers"]})["config"]["layers"]:
+            x = keras.saving.deserialize_keras_object(layer, safe_mode=True)(x)
+    return x
 
 
 def _check_output(model: keras.Model, part: dict) -> None:

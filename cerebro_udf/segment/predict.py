@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from cerebro_udf import columns, tensors
+from cerebro_udf import columns, sequences, tensors
 from cerebro_udf import encoders as encoding
 from cerebro_udf.errors import InvalidArgument, NullArgument, TrialFailed, nearest
-from cerebro_udf.segment import network, serving
+from cerebro_udf.segment import binary, network, serving
 
 import tensorflow as tf  # isort: skip  (network says first how TensorFlow has to start)
 
@@ -92,10 +93,8 @@ class Predictor:
                 if name not in values:
                     raise InvalidArgument('the row has no feature "%s"' % name, None, nearest(name, values))
             return [values[name] for name in names]
-        if len(names) == 1 and self._features[0]["kind"] == "array":
-            wrapped = len(values) == 1 and isinstance(values[0], list)
-            if not (wrapped and np.shape(values[0]) == tuple(self._features[0]["shape"])):
-                return [values]
+        if len(names) == 1 and _is_bare(self._features[0], values):
+            return [values]
         if len(values) != len(names):
             raise InvalidArgument(
                 "the row has %d values, the run has %d features" % (len(values), len(names)),
@@ -147,6 +146,18 @@ def answering(model: Any, output: str, part: dict) -> Callable[..., np.ndarray]:
     return answer
 
 
+def _is_bare(feature: dict, values: list) -> bool:
+    """Whether a list is the value of the only feature itself, not a list of it."""
+    if not feature["type"].endswith("[]") and feature["kind"] not in binary.READERS:
+        return False
+    if len(values) != 1 or not isinstance(values[0], list):
+        return not isinstance(next(iter(values), None), str) or feature["kind"] not in binary.READERS
+    if feature["kind"] in ("array", *binary.READERS):
+        return np.shape(values[0]) != tuple(feature["shape"])
+    # A list in a list: steps of several numbers each are lists themselves.
+    return feature["kind"] == "sequence" and feature["shape"][1] > 1 and not any(isinstance(step, list) for step in values[0])
+
+
 def _column(feature: dict, values: List[Any], sql: Optional[str], read: Read) -> tensors.Column:
     """Turn the JSON values of one feature into a raw column; ``sql`` is what the server has to read them by."""
     name = feature["name"]
@@ -154,6 +165,12 @@ def _column(feature: dict, values: List[Any], sql: Optional[str], read: Read) ->
         raise NullArgument(
             'feature "%s" is null' % name, None, "Give it a value; the run was trained without NULLs."
         )
+    if feature["kind"] == "tokens":
+        return [_tokens(feature, value, sql, read) for value in values]
+    if feature["kind"] in binary.READERS:
+        return np.array([_binary(feature, value) for value in values]).reshape(len(values), *feature["shape"])
+    if feature["kind"] == "sequence":
+        return sequences.steps([_steps(feature, value) for value in values], feature["shape"][1], feature["sequence"])
     if sql is not None:
         values = [None if value is None else _read(feature, value, sql, read) for value in values]
     if feature["kind"] == "text":
@@ -161,13 +178,7 @@ def _column(feature: dict, values: List[Any], sql: Optional[str], read: Read) ->
     shape = tuple(feature["shape"])
     if not values:
         return np.empty((0, *shape))
-    try:
-        column = np.array(values)
-        if column.dtype.kind not in "biuf" and _has_text(values):
-            column = np.array(values, object)
-        column = column.astype(np.float64)
-    except (TypeError, ValueError):
-        raise _wrong(name, values[0], "It must be %s." % _wanted(shape)) from None
+    column = _numbers(name, values, values[0], _wanted(shape))
     if column.shape[1:] != shape:
         raise InvalidArgument(
             'feature "%s" has the wrong shape' % name,
@@ -179,6 +190,75 @@ def _column(feature: dict, values: List[Any], sql: Optional[str], read: Read) ->
             'feature "%s" is NULL, NaN or infinite' % name, None, "The run was trained without such values."
         )
     return column
+
+
+def _numbers(name: str, values: List[Any], shown: Any, wanted: str) -> np.ndarray:
+    """JSON as an array of float64; an error shows a part of it, and what is wanted."""
+    try:
+        found = np.array(values)
+        if found.dtype.kind not in "biuf" and _has_text(values):
+            found = np.array(values, object)
+        return found.astype(np.float64)
+    except (TypeError, ValueError):
+        raise _wrong(name, shown, "It must be %s." % wanted) from None
+
+
+def _tokens(feature: dict, value: Any, sql: Optional[str], read: Read) -> List[str]:
+    name, settings = feature["name"], feature["tokens"]
+    if not feature["type"].endswith("[]"):
+        if not isinstance(value, str):
+            raise _wrong(name, value, "It must be text.")
+        return sequences.split(value, settings)
+    if not isinstance(value, list):
+        raise _wrong(name, value, "It must be an array of tokens.")
+    if None in value:
+        raise NullArgument('an element of feature "%s" is null' % name, None, "Leave it out.")
+    return [_spelled(feature, item) if sql is None else _read(feature, item, sql, read) for item in value]
+
+
+def _binary(feature: dict, value: Any) -> np.ndarray:
+    """A tensor or an image: its bytes, as PostgreSQL or base64 writes them, or the array itself."""
+    name, shape = feature["name"], tuple(feature["shape"])
+    if isinstance(value, str):
+        try:
+            blob = bytes.fromhex(value[2:]) if value.startswith("\\x") else base64.b64decode(value, validate=True)
+            found = binary.READERS[feature["kind"]](blob, feature[feature["kind"]])
+        except ValueError as error:
+            why = str(error) if isinstance(error, binary.Unreadable) else "it is neither hexadecimal after \\x nor base64"
+            raise _wrong(name, value, "The bytes cannot be read: %s." % why) from None
+    else:
+        found = _numbers(name, value, value, "bytes, or %s" % _wanted(shape))
+    if found.shape != shape:
+        raise InvalidArgument(
+            'feature "%s" has the wrong shape' % name,
+            "It has shape %s, the run's data has %s." % (list(found.shape), list(shape)),
+            "Give it bytes, or %s." % _wanted(shape),
+        )
+    if not np.isfinite(found).all():
+        raise NullArgument('feature "%s" is NULL, NaN or infinite' % name, None, "The run was trained without such values.")
+    if columns.is_bytes(feature) and found.dtype != np.uint8:
+        if (found != np.clip(np.round(found), 0, 255)).any():
+            raise _wrong(name, value, "Its numbers must be whole, 0 to 255.")
+        return found.astype(np.uint8)
+    return found
+
+
+def _steps(feature: dict, value: Any) -> np.ndarray:
+    """A sequence of numbers, (steps, width)."""
+    name, width = feature["name"], feature["shape"][1]
+    wanted = "an array of numbers" if width == 1 else "an array of arrays of %d numbers" % width
+    if not isinstance(value, list):
+        raise _wrong(name, value, "It must be %s." % wanted)
+    found = _numbers(name, value, value, wanted)
+    if not found.size or not np.isfinite(found).all():
+        raise NullArgument(
+            'feature "%s" is empty, or holds NULL, NaN or infinite values' % name, None, "The run was trained without such rows."
+        )
+    if found.shape[1:] != (width,) and (width > 1 or found.ndim > 1):
+        raise InvalidArgument(
+            'feature "%s" has the wrong shape' % name, "It has shape %s." % list(found.shape), "Give it %s." % wanted
+        )
+    return found.reshape(-1, width)
 
 
 def _read(feature: dict, value: Any, sql: str, read: Read) -> Any:

@@ -80,7 +80,7 @@ def _usable(features: Sequence[dict], parsed: Dict[str, reading.Parsed]) -> Tupl
     for feature in features:
         if "nulls" in feature:
             parsed[feature["name"]] = reading.kept(parsed[feature["name"]])
-        values, bad = parsed[feature["name"]]
+        values, bad, _ = parsed[feature["name"]]
         if isinstance(values, np.ndarray):
             _refuse_other_shape(feature, values[~bad])
             out = reading.out_of_range(values, nan="nulls" not in feature)
@@ -165,7 +165,7 @@ def fill(plpy, spec: dict, predictor: Any, pulse: Callable[[], None]) -> dict:
     faults.reset(spec["run"])
     counts = {"rows": 0, "unpredicted": 0, "skipped": 0}
     features = spec["features"]
-    selection = reading.Selection([reading.Wanted(feature["name"], feature["type"], feature["kind"]) for feature in features])
+    selection = reading.Selection([reading.wanted(feature) for feature in features])
     for part in spec["parts"]:
         relation = part["relation"]
         plan = plpy.prepare("insert into %s select r.* from pg_catalog.unnest($1) r" % relation, [relation + "[]"])

@@ -6,8 +6,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-from cerebro_udf import columns
-from cerebro_udf.segment import arrays
+from cerebro_udf import columns, sequences
+from cerebro_udf.errors import NotSupported
+from cerebro_udf.segment import arrays, binary
 
 FIRST_FETCH_ROWS = 256  # shows how wide a row is
 FETCH_BYTES = 2_000_000  # stays in a core's cache while the rows are parsed, hashed and summed up
@@ -16,24 +17,32 @@ LARGEST_FLOAT32 = float(np.finfo(np.float32).max)  # what exceeds it would be in
 
 
 class Wanted(NamedTuple):
-    """A column to be read: what it is called, the type that it counts as, and the form: ``number``, ``array``, ``text`` or ``integer``."""
+    """A column to be read: what it is called, the type that it counts as, and the form: ``integer``, or as of ``columns``."""
 
     name: str
     type: str
     kind: str
     source: Optional[str] = None  # its name in the table, if it is called otherwise
+    settings: Optional[dict] = None  # of the form
+
+
+def wanted(feature: dict) -> Wanted:
+    """What is to be read for a feature."""
+    return Wanted(feature["name"], feature["type"], feature["kind"], settings=feature.get(feature["kind"]))
 
 
 class Parsed(NamedTuple):
     """One column of a fetch.
 
     Attributes:
-        values: float64 or int64 (rows,), arrays (rows, *shape), or a list of texts; anything where missing.
-        missing: bool (rows,): NULL, or an array with one.
+        values: float64 or int64 (rows,), arrays (rows, *shape), or a list of texts or of lists of tokens; anything where missing.
+        missing: bool (rows,): NULL, or an array with one, or a sequence of no steps, or what is broken.
+        broken: What of that could not be read.
     """
 
-    values: Union[np.ndarray, List[Optional[str]]]
+    values: Union[np.ndarray, List[Any]]
     missing: np.ndarray
+    broken: Optional[binary.Broken] = None
 
 
 class Selection:
@@ -44,10 +53,12 @@ class Selection:
     """
 
     def __init__(self, wanted: Sequence[Wanted]):
-        self._numbers, self._arrays, self._texts, self._integers = (
-            [column for column in wanted if column.kind == kind] for kind in ("number", "array", "text", "integer")
+        self._numbers, self._arrays, self._texts, self._integers, self._sequences, self._tokens = (
+            [column for column in wanted if column.kind == kind] for kind in ("number", "array", "text", "integer", "sequence", "tokens")
         )
+        self._bytes = [column for column in wanted if column.kind in binary.READERS]
         self._shapes: Dict[str, Optional[Tuple[int, ...]]] = {}
+        self._rows = 0
 
     def query(self, quote: Callable[[str], str], read: dict, *further: str) -> str:
         """The query of a scan.
@@ -67,6 +78,10 @@ class Selection:
         outputs += ["%s AS array%d" % (arrays.sent(name(c), c.type), i) for i, c in enumerate(self._arrays)]
         outputs += ["%s AS text%d" % (columns.text_sql(name(c), c.type), i) for i, c in enumerate(self._texts)]
         outputs += ["%s::pg_catalog.int8 AS integer%d" % (name(c), i) for i, c in enumerate(self._integers)]
+        outputs += ["%s AS sequence%d" % (arrays.sent(name(c), c.type), i) for i, c in enumerate(self._sequences)]
+        outputs += ["%s::pg_catalog.bytea AS bytes%d" % (name(c), i) for i, c in enumerate(self._bytes)]
+        of_texts = [columns.texts_sql if c.type.endswith("[]") else columns.text_sql for c in self._tokens]
+        outputs += ["%s AS tokens%d" % (sql(name(c), c.type), i) for i, (sql, c) in enumerate(zip(of_texts, self._tokens))]
         query = "SELECT %s FROM %s" % (", ".join(outputs), read["relation"])
         return query + " WHERE " + read["where"] if read.get("where") else query
 
@@ -83,7 +98,7 @@ class Selection:
                 parsed[column.name] = Parsed(values[:, j].copy(), nulls[:, j])
         for i, column in enumerate(self._arrays):
             blobs = [row["array%d" % i] for row in rows]
-            found, nulls, shape = arrays.parse(blobs, column.type, column.name, self._shapes.get(column.name))
+            found, nulls, shape = arrays.parse(blobs, column.type, column.name, self._shapes.get(column.name), self._rows)
             self._shapes[column.name] = shape
             if nulls.any():
                 values = np.zeros((len(rows), *found.shape[1:]), found.dtype)
@@ -97,7 +112,56 @@ class Selection:
             whole = [row["integer%d" % i] for row in rows]
             nulls = np.array([value is None for value in whole], bool)
             parsed[column.name] = Parsed(np.array([value or 0 for value in whole], np.int64), nulls)
+        for i, column in enumerate(self._sequences):
+            parsed[column.name] = self._steps(column, arrays.parse_each([row["sequence%d" % i] for row in rows], column.type))
+        for i, column in enumerate(self._tokens):
+            tokens = [token_list(column, row["tokens%d" % i]) for row in rows]
+            parsed[column.name] = Parsed(tokens, np.array([row is None for row in tokens], bool))
+        for i, column in enumerate(self._bytes):
+            parsed[column.name] = Parsed(*binary.read_all([row["bytes%d" % i] for row in rows], column.kind, column.settings))
+        self._rows += len(rows)
         return parsed
+
+    def _steps(self, column: Wanted, found: List[Optional[np.ndarray]]) -> Parsed:
+        rows = [None if row is None or not row.size else row for row in found]
+        shape = self._shapes.get(column.name)
+        for i, row in enumerate(rows):
+            if row is None:
+                continue
+            if row.ndim > 2:
+                raise too_deep(column.name, row.ndim)
+            step = row.shape[1:]
+            if shape is not None and step != shape:
+                raise arrays.differing(
+                    column.name,
+                    "A step of row %d as read has shape %s, those before have shape %s." % (self._rows + i + 1, list(step), list(shape)),
+                )
+            shape = self._shapes[column.name] = step
+        missing = np.array([row is None for row in rows], bool)
+        return Parsed(sequences.steps(rows, *(shape or (1,)), settings=column.settings), missing)
+
+
+def token_list(column: Wanted, value: Any) -> Optional[List[str]]:
+    """The tokens of a text or an array of texts; None for NULL, or an array with one.
+
+    Raises:
+        NotSupported: the array has several dimensions.
+    """
+    if isinstance(value, str):
+        return sequences.split(value, column.settings)
+    if value is None or None in value:
+        return None
+    if any(isinstance(item, list) for item in value):
+        raise too_deep(column.name, 2)
+    return value
+
+
+def too_deep(name: str, dimensions: int) -> NotSupported:
+    return NotSupported(
+        'the arrays of column "%s" have too many dimensions for its encoder' % name,
+        "There is one of %d." % dimensions,
+        "Tokens are arrays of one dimension, sequences of numbers have one or two: steps, and the numbers of a step.",
+    )
 
 
 def batches(plpy, query: str):

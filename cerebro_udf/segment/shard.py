@@ -15,7 +15,17 @@ import numpy as np
 from cerebro_udf import columns, tensors
 from cerebro_udf.errors import OutOfMemory
 from cerebro_udf.segment import reading
-from cerebro_udf.segment.column import Buffer, Column, NumberLabel, Numbers, TextLabel, Texts, Weight
+from cerebro_udf.segment.column import (
+    Buffer,
+    Column,
+    NumberLabel,
+    Numbers,
+    Steps,
+    TextLabel,
+    Texts,
+    Tokens,
+    Weight,
+)
 from cerebro_udf.segment.overflow import Overflow, allowed_bytes, room
 from cerebro_udf.segment.split import CRITERION, Criterion, Ranking, Rule
 
@@ -146,7 +156,7 @@ def by_class(stored: dict, part: str, arrays: dict, weights: Optional[np.ndarray
 def without_rows(stored: dict, labelled: bool) -> Tuple[Dict[str, tensors.Column], Optional[np.ndarray]]:
     """Return columns of no rows in the run's shapes, which a shard without rows can't know."""
     columns = {
-        feature["name"]: [] if feature["kind"] == "text" else np.empty((0, *feature["shape"]))
+        feature["name"]: [] if feature["kind"] in ("text", "tokens") else np.empty((0, *feature["shape"]))
         for feature in stored["features"]
     }
     return columns, np.empty((0, *stored["label"].get("shape", ()))) if labelled else None
@@ -155,7 +165,10 @@ def without_rows(stored: dict, labelled: bool) -> Tuple[Dict[str, tensors.Column
 def _feature(feature: dict) -> Column:
     if feature["kind"] == "text":
         return Texts(feature["name"], columns.of(feature["type"]).spelling, "nulls" in feature)
-    return Numbers(feature["name"], feature.get("encoder"), "nulls" in feature)
+    if feature["kind"] == "tokens":
+        return Tokens(feature["name"], feature["tokens"])
+    made = Steps if feature["kind"] == "sequence" else Numbers
+    return made(feature["name"], feature.get("encoder"), "nulls" in feature)
 
 
 def _label(label: dict) -> Column:
@@ -206,7 +219,7 @@ class Reader:
         self.ranking = Ranking(None if self.criterion else self.label) if self.rule.ranked else None
         self._deciding = [*self.features, *([self.label] if self.label else [])]
         self.columns = [*self._deciding, *([self.weight] if self.weight else [])]
-        wanted = [reading.Wanted(feature["name"], feature["type"], feature["kind"]) for feature in spec["features"]]
+        wanted = [reading.wanted(feature) for feature in spec["features"]]
         wanted += [reading.Wanted(label["name"], label["type"], columns.label_kind(label))] if label else []
         wanted += [reading.Wanted(weight["name"], weight["type"], "number")] if weight else []
         wanted += [reading.Wanted(CRITERION, criterion["type"], self.criterion.form, criterion["name"])] if criterion else []
@@ -275,12 +288,9 @@ class Reader:
         if limit is None:
             return
         rows = self.columns[0].train.rows + self.columns[0].validation.rows + (self.ranking.rows if self.ranking else 0)
-        elements = sum(
-            int(np.prod(column.shape or (), dtype=int)) if isinstance(column, (Numbers, NumberLabel)) else 1
-            for column in self.columns
-        )
+        encoded = sum(int(np.prod(getattr(c, "shape", None) or (), dtype=int)) * c.element_bytes for c in self.columns)
         waiting = self.ranking.bytes if self.ranking else 0
-        needed = waiting + (0 if self.overflow else _raw_bytes(self.columns) + rows * elements * 4)
+        needed = waiting + (0 if self.overflow else _raw_bytes(self.columns) + rows * encoded)
         if needed > limit and self.spec.get("overflow") and not waiting:
             self.overflow = Overflow(allowed_bytes(plpy))
             for column in self.columns:

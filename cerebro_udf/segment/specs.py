@@ -9,7 +9,7 @@ import json
 import math
 from typing import Any, Callable, Iterable
 
-from cerebro_udf import columns, encoders
+from cerebro_udf import columns, encoders, sequences
 from cerebro_udf.errors import InvalidArgument
 from cerebro_udf.wire import VALIDATION_COLUMNS, VALIDATION_FORMS
 
@@ -120,6 +120,9 @@ _PART = fields(
             name=maybe(text),
             numbers=maybe(many(whole(1), most=16)),
             codes=many(fields(name=text, size=whole(1), encoder=one_of(*columns.CATEGORY_ENCODERS), dim=maybe(whole(1)))),
+            dtype=maybe(one_of("int32", "uint8")),
+            layers=maybe(many(anything)),
+            shape=maybe(many(whole(1), 1)),
         ),
         1,
     ),
@@ -128,11 +131,23 @@ _PART = fields(
 
 
 def _encoder(place: str, value: Any) -> None:
-    one_of(*columns.ENCODERS)(place, next(iter(value)) if isinstance(value, dict) and len(value) == 1 else value)
+    one_of(*columns.ENCODERS, columns.UNIT)(place, next(iter(value)) if isinstance(value, dict) and len(value) == 1 else value)
 
 
-_FEATURE = fields(name=text, type=text, kind=one_of("number", "array", "text"), encoder=maybe(_encoder))
-_ENCODED = fields(encoder=one_of(*columns.NUMBER_ENCODERS, *columns.CATEGORY_ENCODERS))
+_FEATURE = fields(name=text, type=text, kind=one_of("number", "array", "text", *columns.FORMS), encoder=maybe(_encoder))
+_ENDS = one_of("pre", "post")
+_FORMS = {
+    "sequence": fields(length=whole(1, 10**6), pad=_ENDS, truncate=_ENDS),
+    "tokens": fields(
+        length=whole(1, 10**6), pad=_ENDS, truncate=_ENDS, size=whole(1), standardize=maybe(one_of(*sequences.STANDARDS)),
+        split=maybe(one_of(*sequences.SPLITS)),
+    ),
+    "tensor": fields(dtype=one_of(*columns.DTYPES), shape=many(whole(1, 10**6), 1, columns.MAX_RANK)),
+    "image": fields(
+        height=whole(1, 10**5), width=whole(1, 10**5), channels=whole(1, 4), resize=maybe(one_of(*columns.RESIZING)), crop=maybe(flag),
+    ),
+}  # fmt: skip
+_ENCODED = fields(encoder=one_of(*columns.NUMBER_ENCODERS, *columns.CATEGORY_ENCODERS, "tokens", columns.UNIT))
 _TEXT = fields(vocabulary=many(maybe(text)))
 _ARRAY = fields(shape=many(whole(), most=16))
 _BUCKETS = fields(boundaries=many(number, 0))
@@ -193,9 +208,11 @@ def feature(place: str, value: Any) -> None:
     _FEATURE(place, value)
     if columns.meaning(value["type"], value["kind"]) is None:
         raise wrong(place + ".type", value["type"], "a type of which features are read as %s" % value["kind"])
+    if value["kind"] in _FORMS:
+        _FORMS[value["kind"]]("%s.%s" % (place, value["kind"]), value.get(value["kind"]))
     if "nulls" in value:
         named(anything)(place + ".nulls", value["nulls"])
-        if value["kind"] == "array":
+        if value["kind"] not in ("number", "text"):
             raise wrong(place + ".nulls", value["nulls"], "something that arrays have")
 
 
@@ -209,7 +226,10 @@ def encoded(place: str, value: Any) -> None:
     for item in value["features"]:
         at = "%s.features" % place
         _ENCODED(at, item)
-        (_TEXT if item["kind"] == "text" else _ARRAY)(at, item)
+        if item["kind"] in ("text", "tokens"):
+            _TEXT(at, item)
+        if item["kind"] != "text":
+            _ARRAY(at, item)
         if item["kind"] != "text" and encoders.is_category(item):
             _BUCKETS(at, item)
         if item["kind"] != "text" and item.get("nulls") is not None:

@@ -806,3 +806,9 @@ def test_only_what_shapes_weights_tells_models_apart(change, same):
     one, other = ({"layers": [{"Dense": config}]} for config in ({"units": 7}, change))
     found = definition.difference(definition.shaping(one), definition.shaping(other))
     assert (found is None) == same and (same or found.startswith("definition.config.layers[0].config."))
+
+
+@pytest.mark.parametrize("layer", [{"Rescaling": {"scale": 0.5}}, "TextVectorization"])
+def test_what_keras_has_a_default_for_may_be_left_out(keras, layer):
+    (full, _) = definition.full({"layers": [layer, {"Dense": {"units": 1}}]})["config"]["layers"]
+    assert keras.saving.deserialize_keras_object(full, safe_mode=True)

@@ -24,6 +24,7 @@ FORBIDDEN = {
     "keras2.py": TENSORFLOW | CLIENT,
     "keras_objects.py": TENSORFLOW | CLIENT,
     "refusals.py": TENSORFLOW | CLIENT,
+    "sequences.py": TENSORFLOW | CLIENT,
     "tensors.py": TENSORFLOW | CLIENT,
     "optimizers.py": TENSORFLOW | CLIENT,
     "placeholders.py": TENSORFLOW | CLIENT,

@@ -47,6 +47,7 @@ def test_no_options_are_sensible_ones():
         "precision": "float32",
         "fuse": None,
         "inputs": None,
+        "augment": {},
     }
     for given in (None, {}, dict.fromkeys(expected)):
         stored = o.parse(given, MODEL).to_json()
