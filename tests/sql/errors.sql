@@ -17,7 +17,7 @@ select * from cerebro.fit('r', 'points', 'logit', 'label', '{a,b}', '{"batch_siz
 select * from cerebro.fit('r', 'points', 'logit', 'label', '{a,b}', '{"search": {"space": {}}}');
 select * from cerebro.fit('r', 'points', 'logit', 'label', '{a,b}', '{"search": {"space": {"units": [1, 2]}}}');
 select * from cerebro.fit('r', 'points', 'logit', 'label', '{a,b}', '{"sample": 3}');
-select * from cerebro.fit('r', 'points', 'logit', 'label', '{a,b}', '{"memory": "100B"}');
+select * from cerebro.fit('r', 'points', 'logit', 'label', '{a,b}', '{"memory": "100B", "validation": {"fraction": 0.2, "stratify": true}}');
 select * from cerebro.fit('r', 'empty', 'logit', 'label');
 select * from cerebro.fit('r', 'holes', 'logit', 'label', '{a,b}');
 select * from cerebro.fit('r', 'ragged', 'logit', 'label');
