@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 
@@ -31,6 +32,15 @@ def armed(node: Node, run: str, point: str, occurrence: int):
         yield reached
     finally:
         node.execute("delete from cerebro_internal.fault where run = %s", [run])
+
+
+def cancelled(session, node: Node, run: str, point: str, occurrence: int, statement: str, values: list) -> None:
+    """Have a session train, and cancel it when the run has reached a point."""
+    with armed(node, run, point, occurrence) as reached, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(session.conn.execute, statement, values)
+        reached()
+        session.cluster.coordinator.execute("select pg_cancel_backend(%s)", [session.conn.info.backend_pid])
+        assert isinstance(running.exception(), psycopg.errors.QueryCanceled)
 
 
 def kill_backend(node: Node, pid: int) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests import outcome
 from tests import requirements as requires
+from tests.answers import assert_evaluated, assert_predicted, assert_table_predicted
 from tests.session import LOGIT
 
 WARM = True
@@ -28,7 +29,6 @@ ENCODERS = {
     "words": {"tokens": {"length": 5, "size": 100, "pad": "pre"}},
 }  # fmt: skip
 VOCABULARY = "the cat sat on a mat".split()
-PREDICT_TABLE = "select cerebro.predict_table(%s, %s::text::regclass, %s, '{row}', %s::jsonb)"
 
 
 def made() -> list[dict]:
@@ -115,23 +115,15 @@ def fitted(session):
 
 
 def test_predict_of_each_row_is_what_keras_says(session, fitted):
-    query = "select row, cerebro.predict_probabilities(%s, r) from " + fitted.table.name + " r order by row"
-    found = [[row["down"], row["up"]] for _, row in session.rows(query, fitted.run)]
-    np.testing.assert_allclose(found, fitted.probabilities, rtol=2e-5, atol=1e-6)
+    assert_predicted(session, fitted)
 
 
 def test_predict_table_is_what_keras_says(session, fitted):
-    target = session.schema + "." + session.name("scored")
-    assert session.rows(PREDICT_TABLE, fitted.run, fitted.table.name, target, '{"probabilities": true}') == [(COUNT,)]
-    found = session.rows("select (probabilities ->> 'down')::float8, (probabilities ->> 'up')::float8 from %s order by row" % target)
-    np.testing.assert_allclose(found, fitted.probabilities, rtol=2e-5, atol=1e-6)
+    assert_table_predicted(session, fitted)
 
 
 def test_evaluate_is_what_keras_says(session, fitted):
-    labels = np.array([("down", "up").index(row["label"]) for row in fitted.rows])
-    found = dict(session.rows("select * from cerebro.evaluate(%s, %s::text::regclass)", fitted.run, fitted.table.name))
-    assert found["loss"] == pytest.approx(-np.log(fitted.probabilities[np.arange(COUNT), labels]).mean(), rel=1e-5)
-    assert found["accuracy"] == pytest.approx((fitted.probabilities.argmax(axis=1) == labels).mean())
+    assert_evaluated(session, fitted)
 
 
 def test_the_archive_takes_rows_of_any_length_and_says_what_keras_says(session, fitted, tmp_path):

@@ -19,6 +19,7 @@ import pytest
 
 from tests import outcome
 from tests import requirements as requires
+from tests.answers import PREDICT_TABLE, assert_evaluated, assert_predicted, assert_table_predicted
 from tests.outcome import spelled
 from tests.session import LINE, LOGIT
 
@@ -27,7 +28,6 @@ pytestmark = requires.segments(3)
 
 COUNT = 90
 UTC = dt.timezone.utc
-PREDICT_TABLE = "select cerebro.predict_table(%s, %s::text::regclass, %s, '{row}', %s::jsonb)"
 
 # column -> SQL type; {schema} is filled in
 TYPES = {
@@ -163,23 +163,15 @@ def test_statistics_and_vocabularies_are_those_of_the_values(fitted):
 
 
 def test_predict_of_each_row_is_what_numpy_says(session, fitted):
-    query = "select row, cerebro.predict_probabilities(%s, r) from " + fitted.table.name + " r order by row"
-    found = [[row["down"], row["up"]] for _, row in session.rows(query, fitted.run)]
-    np.testing.assert_allclose(found, fitted.probabilities, rtol=2e-5, atol=1e-6)
+    assert_predicted(session, fitted)
 
 
 def test_predict_table_is_what_numpy_says(session, fitted):
-    target = session.schema + "." + session.name("scored")
-    assert session.rows(PREDICT_TABLE, fitted.run, fitted.table.name, target, '{"probabilities": true}') == [(COUNT,)]
-    found = session.rows("select (probabilities ->> 'down')::float8, (probabilities ->> 'up')::float8 from %s order by row" % target)
-    np.testing.assert_allclose(found, fitted.probabilities, rtol=2e-5, atol=1e-6)
+    assert_table_predicted(session, fitted)
 
 
 def test_evaluate_is_what_numpy_says(session, fitted):
-    labels = np.array([("down", "up").index(row["label"]) for row in fitted.rows])
-    found = dict(session.rows("select * from cerebro.evaluate(%s, %s::text::regclass)", fitted.run, fitted.table.name))
-    assert found["loss"] == pytest.approx(-np.log(fitted.probabilities[np.arange(COUNT), labels]).mean(), rel=1e-5)
-    assert found["accuracy"] == pytest.approx((fitted.probabilities.argmax(axis=1) == labels).mean())
+    assert_evaluated(session, fitted)
 
 
 def test_the_archive_takes_each_column_as_it_is_and_says_what_numpy_says(session, fitted, tmp_path):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
-import psycopg
 
 from tests import outcome
 from tests.cluster import ADMIN
-from tests.faults import armed
+from tests.faults import cancelled
 
 # 5.8 million weights and twice as many moments of Adam, float32.
 MODEL = {"layers": [{"Dense": {"units": 2400}}, {"Dense": {"units": 2400}}, {"Dense": {"units": 1}}]}
@@ -46,11 +43,6 @@ def test_large_state_trains_and_resumes_in_parts(session):
     assert last["optimizer/0"] == batches
 
     statement, values = call()
-    with armed(cluster.coordinator, values[0], "state-returned", 2) as reached:  # nothing but the first state is kept
-        with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(session.conn.execute, statement, values)
-            reached()
-            cluster.coordinator.execute("select pg_cancel_backend(%s)", [session.conn.info.backend_pid])
-            assert isinstance(running.exception(), psycopg.errors.QueryCanceled)
+    cancelled(session, cluster.coordinator, values[0], "state-returned", 2, statement, values)  # nothing but the first state is kept
     session.conn.execute("select cerebro.resume(%s)", [values[0]])
     assert outcome.everything(cluster, values[0]) == whole

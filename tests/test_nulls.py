@@ -16,6 +16,7 @@ import pytest
 
 from tests import outcome
 from tests import requirements as requires
+from tests.answers import PREDICT_TABLE
 from tests.outcome import spelled
 from tests.session import LOGIT
 
@@ -25,7 +26,6 @@ pytestmark = requires.segments(3)
 COUNT = 96
 SIZES = [30, 50, 16]
 NAN = float("nan")
-PREDICT_TABLE = "select cerebro.predict_table(%s, %s::text::regclass, %s, '{row}', %s::jsonb)"
 
 # column -> (type, encoder, policy, its values)
 COLUMNS = {

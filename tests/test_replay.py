@@ -7,15 +7,13 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import psycopg
 import pytest
 
 from tests import outcome
-from tests.faults import armed
+from tests.faults import cancelled
 
 REPLAYER = Path(__file__).with_name("replayer.py")
 EPOCHS, SIZES = 3, [61, 38]
@@ -163,12 +161,7 @@ def test_replayed_metrics_are_the_history(session, run, replayed):
 def test_replay_of_a_run_of_weighted_rows_in_mixed_precision_that_was_cancelled_and_resumed(session, begin, tmp_path):
     """Under `fastest` nobody says in which order a resumed run goes on, but its ledger does."""
     statement, values = begin(**WEIGHTED)
-    with armed(session.cluster.node(2), values[0], "mid-visit", 4) as reached:
-        with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(session.conn.execute, statement, values)
-            reached()
-            session.cluster.coordinator.execute("select pg_cancel_backend(%s)", [session.conn.info.backend_pid])
-            assert isinstance(running.exception(), psycopg.errors.QueryCanceled)
+    cancelled(session, session.cluster.node(2), values[0], "mid-visit", 4, statement, values)
     session.conn.execute("select cerebro.resume(%s)", [values[0]])
     attempts = {row[5] for row in outcome.visits(session.cluster, values[0])}
     assert attempts == {1, 2}

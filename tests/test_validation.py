@@ -14,7 +14,7 @@ import pytest
 from tests import outcome
 from tests import requirements as requires
 from tests.cluster import ROLE
-from tests.faults import armed, kill_backend
+from tests.faults import armed, cancelled, kill_backend
 from tests.session import LOGIT, POINTS, Refusal, points
 
 WARM = True
@@ -166,12 +166,7 @@ def test_a_run_is_not_resumed_over_a_column_that_says_otherwise_now(session, mod
     made_ = session.sharded(COLUMNS, made(), SIZES)
     run = session.name()
     statement, values = session.call(made_, model, "label", run=run, validation={"column": "test"}, epochs=3)
-    with armed(session.cluster.coordinator, run, "committed", 2) as reached:
-        with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(session.conn.execute, statement, values)
-            reached()
-            session.cluster.coordinator.execute("select pg_cancel_backend(%s)", [session.conn.info.backend_pid])
-            assert isinstance(running.exception(), psycopg.errors.QueryCanceled)
+    cancelled(session, session.cluster.coordinator, run, "committed", 2, statement, values)
     with session.cluster.connect(ROLE, node=1) as remote:
         remote.execute('update "%s"."%s" set test = not test' % (made_.schema, made_.parts[0]))
     with pytest.raises(psycopg.Error) as caught:
@@ -254,11 +249,7 @@ def test_a_run_with_another_table_is_resumed_unless_that_has_changed(session, ta
     options = {"validation": {"table": held.name}, "order": "fixed", "epochs": 2, "learning_rate": 0.1}
     whole, run = session.fit(table, model, "label", **options), session.name()
     statement, values = session.call(table, model, "label", run=run, **options)
-    with armed(session.cluster.coordinator, run, "committed", 2) as reached, ThreadPoolExecutor(1) as pool:
-        running = pool.submit(session.conn.execute, statement, values)
-        reached()
-        session.cluster.coordinator.execute("select pg_cancel_backend(%s)", [session.conn.info.backend_pid])
-        assert isinstance(running.exception(), psycopg.errors.QueryCanceled)
+    cancelled(session, session.cluster.coordinator, run, "committed", 2, statement, values)
     session.conn.execute("select cerebro.resume(%s)", [run])
     assert outcome.everything(session.cluster, run) == outcome.everything(session.cluster, whole)
     session.cluster.coordinator.execute("update cerebro_internal.run set state = 'failed' where name = %s", [run])

@@ -6,6 +6,7 @@ from typing import Any, Dict, List
 
 from cerebro_udf import columns, definition
 from cerebro_udf import keras_names as names
+from cerebro_udf.coordinator.space import wrong_option
 from cerebro_udf.errors import InvalidArgument, nearest
 from cerebro_udf.keras_objects import show
 from cerebro_udf.placeholders import names_in
@@ -20,17 +21,13 @@ def read(option: str, value: Any) -> Dict[str, List[dict]]:
         InvalidArgument: a layer that is none of those that vary rows, or has other arguments.
     """
     if not isinstance(value, dict):
-        raise _wrong(option, value)
+        raise wrong_option(option, value, _FORM)
     return {column: _layers("%s.%s" % (option, column), layers) for column, layers in value.items()}
-
-
-def _wrong(place: str, value: Any) -> InvalidArgument:
-    return InvalidArgument('option "%s" has a wrong value' % place, "The value is %s." % show(value), "Accepted is %s." % _FORM)
 
 
 def _layers(place: str, layers: Any) -> List[dict]:
     if not isinstance(layers, list) or not layers:
-        raise _wrong(place, layers)
+        raise wrong_option(place, layers, _FORM)
     try:
         full = definition.full({"layers": layers})["config"]["layers"]
     except InvalidArgument as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, List, Optional
 
 from cerebro_udf import definition as definitions
-from cerebro_udf.coordinator.space import whole
+from cerebro_udf.coordinator.space import whole, wrong_option
 from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
 from cerebro_udf.keras_objects import show
 
@@ -19,29 +19,25 @@ def read_inputs(option: str, value: Any) -> List[dict]:
         InvalidArgument.
     """
     if not isinstance(value, dict) or not value:
-        raise _wrong(option, value, _FORM)
+        raise wrong_option(option, value, _FORM)
     return [_input("%s.%s" % (option, name), name, given) for name, given in value.items()]
-
-
-def _wrong(place: str, value: Any, form: str) -> InvalidArgument:
-    return InvalidArgument('option "%s" has a wrong value' % place, "The value is %s." % show(value), "Accepted is %s." % form)
 
 
 def _input(place: str, name: str, given: Any) -> dict:
     settings = {"columns": given} if isinstance(given, list) else given
     if not isinstance(settings, dict):
-        raise _wrong(place, given, _FORM)
+        raise wrong_option(place, given, _FORM)
     for key in settings:
         if key not in ("columns", "stack"):
             hint = nearest(key, ("columns", "stack"))
             raise InvalidArgument('unknown key "%s" in option "%s"' % (key, place), "The value is %s." % show(given), hint)
     columns, stack = settings.get("columns"), settings.get("stack")
     if not isinstance(columns, list) or not columns or not all(isinstance(column, str) and column.strip() for column in columns):
-        raise _wrong(place, given, 'a list of features such as ["a", "b"]')
+        raise wrong_option(place, given, 'a list of features such as ["a", "b"]')
     if len(set(columns)) < len(columns):
         raise InvalidArgument('option "%s" names a feature twice' % place, "The value is %s." % show(given), "List each feature once.")
     if stack is not None and (isinstance(stack, bool) or whole(stack) not in (0, -1)):
-        raise _wrong(place + ".stack", stack, "0 (columns become the first axis of a row) or -1 (the last one)")
+        raise wrong_option(place + ".stack", stack, "0 (columns become the first axis of a row) or -1 (the last one)")
     return {"name": name, "features": columns, "stack": None if stack is None else whole(stack)}
 
 

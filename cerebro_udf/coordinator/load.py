@@ -47,7 +47,7 @@ class Loader:
         self._held: Optional[List[List[dict]]] = None  # of each shard, the ranks that are held out, where rows are ranked
         self._inputs, self._augment = options.inputs, options.augment
         self.in_files = 0
-        self._nulls, self._settings = nulls, {"run": key, "seed": options.seed, "validation": validation}
+        self._nulls, self._settings = nulls, {"seed": options.seed, "validation": validation}
 
     def load(self) -> List[dict]:
         """Have segments read their shards, and tell rows to train on from those held out; gives each shard's statistics.
@@ -83,9 +83,15 @@ class Loader:
     def _spec(self, number: int) -> dict:
         shard = self._segments.shards[number]
         return {
-            **self._settings, "group": self._segments.group, "features": self.features, "label": self.label,
+            **self._place(number), **self._settings, "features": self.features, "label": self.label,
             "weight": self._weight, "criterion": self._criterion, "held": self._held and self._held[number],
-            "reads": [read.spec() for read in shard.reads], "held_reads": shard.held and [read.spec() for read in shard.held.reads],
+            "held_reads": shard.held and [read.spec() for read in shard.held.reads],
+        }  # fmt: skip
+
+    def _place(self, number: int) -> dict:
+        """What any load is told: whose shard, where it is, and the memory that it may take."""
+        return {
+            "run": self._key, "group": self._segments.group, "reads": [read.spec() for read in self._segments.shards[number].reads],
             "memory_bytes": self._segments.memory_bytes(number, self._memory), "overflow": self._overflow,
         }  # fmt: skip
 
@@ -100,15 +106,16 @@ class Loader:
             CerebroError: see ``encoders.merge``, ``encoders.reuse`` and ``weights.by_class``.
         """
         kept = state.unpack(b"".join(weights))[1].get("encoders") if weights else None
-        if kept is not None:
-            encoders = encoding.reuse(json.loads(kept), stats, self._nulls, self._settings["validation"], self._augment)
-        else:
-            encoders = encoding.merge(
-                self.features, self.label, stats, self._nulls, self._settings["validation"], self._inputs, self._augment
-            )
+        encoders = self._made(stats, None if kept is None else json.loads(kept))
         if self._class_weight is not None:
             encoders["label"]["weights"] = by_class(self._class_weight, encoders["label"])
         return encoders
+
+    def _made(self, stats: List[dict], kept: Optional[dict]) -> dict:
+        """Encoders without weights of classes; ``kept`` are those that came with the weights."""
+        if kept is not None:
+            return encoding.reuse(kept, stats, self._nulls, self._settings["validation"], self._augment)
+        return encoding.merge(self.features, self.label, stats, self._nulls, self._settings["validation"], self._inputs, self._augment)
 
     def encode(self, encoders: dict, numbers: Optional[List[int]] = None) -> List[int]:
         """Turn what was read into arrays, with the merged statistics; gives the bytes of each segment's."""

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from cerebro_udf import compilation, optimizers, precision
 from cerebro_udf.coordinator import augment, directions, ends, per_column, stopping, validation, weights
 from cerebro_udf.coordinator import search as searching
-from cerebro_udf.coordinator.space import ABSENT, Axis
+from cerebro_udf.coordinator.space import ABSENT, Axis, wrong_option
 from cerebro_udf.coordinator.space import parse as parse_space
 from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
 from cerebro_udf.keras_objects import show
@@ -209,7 +209,7 @@ def parse_bytes(text: str) -> int:
     """
     match = _MEMORY.match(text)
     if not match or float(match.group(1)) == 0:
-        raise _wrong("memory", text, 'a share such as 0.5, or an amount such as "2GB"')
+        raise wrong_option("memory", text, 'a share such as 0.5, or an amount such as "2GB"')
     return int(float(match.group(1)) * _UNIT_BYTES[match.group(2)])
 
 
@@ -236,12 +236,6 @@ def _read(options: Optional[dict], readers: Dict[str, Callable[[str, Any], Any]]
     return result
 
 
-def _wrong(key: str, value: Any, form: str) -> InvalidArgument:
-    return InvalidArgument(
-        'option "%s" has a wrong value' % key, "The value is %s." % show(value), "Accepted is %s." % form
-    )
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -257,7 +251,7 @@ def _integer(low: int, high: int = MAX_INTEGER) -> Callable[[str, Any], int]:
     def read(key: str, value: Any) -> int:
         number = whole(value)
         if number is None or not low <= number <= high:
-            raise _wrong(key, value, "a whole number from %d to %d" % (low, high))
+            raise wrong_option(key, value, "a whole number from %d to %d" % (low, high))
         return number
 
     return read
@@ -266,7 +260,7 @@ def _integer(low: int, high: int = MAX_INTEGER) -> Callable[[str, Any], int]:
 def _choice(*allowed: str) -> Callable[[str, Any], str]:
     def read(key: str, value: Any) -> str:
         if not isinstance(value, str) or value not in allowed:
-            error = _wrong(key, value, "one of %s" % ", ".join('"%s"' % word for word in allowed))
+            error = wrong_option(key, value, "one of %s" % ", ".join('"%s"' % word for word in allowed))
             if isinstance(value, str) and nearest(value, allowed).startswith("Did"):
                 error.hint += " " + nearest(value, allowed)
             raise error
@@ -277,13 +271,13 @@ def _choice(*allowed: str) -> Callable[[str, Any], str]:
 
 def _learning_rate(key: str, value: Any) -> float:
     if not _is_number(value) or not 0 < value < optimizers.MAX_LEARNING_RATE:
-        raise _wrong(key, value, "a number above 0; schedules belong to the optimizer")
+        raise wrong_option(key, value, "a number above 0; schedules belong to the optimizer")
     return float(value)
 
 
 def _flag(key: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise _wrong(key, value, "true or false")
+        raise wrong_option(key, value, "true or false")
     return value
 
 
@@ -292,7 +286,7 @@ def _memory(key: str, value: Any) -> Any:
         parse_bytes(value)
         return value
     if not _is_number(value) or not 0 < value <= 1:
-        raise _wrong(key, value, 'a share above 0 and up to 1, or an amount such as "2GB"')
+        raise wrong_option(key, value, 'a share above 0 and up to 1, or an amount such as "2GB"')
     return float(value)
 
 
@@ -302,13 +296,13 @@ def _time_limit(key: str, value: Any) -> float:
     if isinstance(value, str) and _TIME.match(value):
         seconds = sum(float(count) * _UNIT_SECONDS[unit] for count, unit in _TIME_PART.findall(value))
     if seconds is None or not 0 < seconds <= MAX_INTEGER:
-        raise _wrong(key, value, 'a number of seconds above 0, or text such as "90 s", "45min", "2h" or "1 day"')
+        raise wrong_option(key, value, 'a number of seconds above 0, or text such as "90 s", "45min", "2h" or "1 day"')
     return float(seconds)
 
 
 def _metrics(key: str, value: Any) -> List[Any]:
     if not isinstance(value, list):
-        raise _wrong(key, value, 'a list such as ["accuracy", {"AUC": {"curve": "PR"}}]')
+        raise wrong_option(key, value, 'a list such as ["accuracy", {"AUC": {"curve": "PR"}}]')
     return [compilation.check_metric(metric) for metric in value]
 
 
@@ -317,7 +311,7 @@ def _rank_by(key: str, value: Any) -> Dict[str, str]:
     if isinstance(value, str):
         value = {"metric": value}
     if not isinstance(value, dict):
-        raise _wrong(key, value, form)
+        raise wrong_option(key, value, form)
     for name in value:
         if name not in ("metric", "direction"):
             raise InvalidArgument(
@@ -325,13 +319,13 @@ def _rank_by(key: str, value: Any) -> Dict[str, str]:
             )
     metric, way = value.get("metric"), value.get("direction")
     if not isinstance(metric, str) or not metric or way not in (None, "min", "max"):
-        raise _wrong(key, value, form)
+        raise wrong_option(key, value, form)
     return {"metric": metric, "direction": way}
 
 
 def _name(key: str, value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise _wrong(key, value, "the name of a column")
+        raise wrong_option(key, value, "the name of a column")
     return value
 
 
@@ -340,22 +334,22 @@ def _init_from(key: str, value: Any) -> Dict[str, Any]:
     if isinstance(value, str):
         value = {"run": value}
     if not isinstance(value, dict) or set(value) - {"run", "trial"}:
-        raise _wrong(key, value, form)
+        raise wrong_option(key, value, form)
     run, trial = value.get("run"), value.get("trial")
     if not isinstance(run, str) or not run.strip():
-        raise _wrong(key, value, form)
+        raise wrong_option(key, value, form)
     return {"run": run, "trial": None if trial is None else _integer(0)(key + ".trial", trial)}
 
 
 def _search(key: str, value: Any) -> dict:
     if not isinstance(value, dict):
-        raise _wrong(key, value, '{"method": "grid", "space": {"units": [64, 256]}}')
+        raise wrong_option(key, value, '{"method": "grid", "space": {"units": [64, 256]}}')
     return value
 
 
 def _quantiles(key: str, value: Any) -> List[float]:
     if not isinstance(value, list) or not value or not all(_is_number(item) and 0 <= item <= 1 for item in value):
-        raise _wrong(key, value, "a list of numbers from 0 to 1, such as [0.05, 0.5, 0.95]")
+        raise wrong_option(key, value, "a list of numbers from 0 to 1, such as [0.05, 0.5, 0.95]")
     return [float(item) for item in value]
 
 
@@ -365,7 +359,7 @@ def _metric(key: str, value: Any) -> Any:
 
 def _columns(key: str, value: Any) -> List[str]:
     if not isinstance(value, list) or not all(isinstance(name, str) and name.strip() for name in value):
-        raise _wrong(key, value, 'a list of column names such as ["label", "taken_at"]')
+        raise wrong_option(key, value, 'a list of column names such as ["label", "taken_at"]')
     return value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from typing import Any, Dict, List, Optional
+from typing import List, Optional
 
 from cerebro_udf import faults, packs
 from cerebro_udf.catalog import refuse_read_only
@@ -55,12 +55,14 @@ def pack(plpy, gd: dict, source: str, target: str, label: Optional[str], feature
     staging = Staging(plpy, gd, engine, found, shards, layout, columns, mark, if_exists == "replace")
     names = [table.name, *filter(None, [validation.table(parsed.validation)])]
     tables = {name: [[piece.server, piece.relation] for piece in engine.pieces(_oid(plpy, name))] for name in names}
+    relations = packs.relations(tables)
     faults.reset(target)
     with staging.session():
         segments = staging.segments
         staging.survey()
         segments.share_hosts()
-        known = _look(staging, tables)  # before anything is read: what changes meanwhile is told as a change
+        # Before anything is read: what changes meanwhile is told as a change.
+        known = staging.each("look", lambda server: {"relations": relations.get(server, [])}, PACK_TABLE)
         loader = packed.loader(segments, table, parsed, target)
         stats = loader.load()
         encoders = loader.encoders(stats, [])
@@ -94,17 +96,6 @@ def pack(plpy, gd: dict, source: str, target: str, label: Optional[str], feature
 
 def _oid(plpy, name: str) -> int:
     return plpy.execute(plpy.prepare("select $1::text::pg_catalog.regclass::oid::int8 as oid", ["text"]), [name])[0]["oid"]
-
-
-def _look(staging: Staging, tables: Dict[str, List[List[str]]]) -> Dict[str, Any]:
-    """What tables look like, by server."""
-    servers = {number: server for server, number in staging.numbers.items()}
-    numbers, relations = sorted(servers), packs.relations(tables)
-
-    def spec(number: int) -> dict:
-        return {"step": "look", "relations": relations.get(servers[number], [])}
-
-    return dict(zip([servers[number] for number in numbers], staging.segments.call(PACK_TABLE, spec, numbers=numbers)))
 
 
 def _header(table: Source, options: Options, given: dict, loader: Loader, encoders: dict, tables: dict, known: dict,

@@ -11,11 +11,9 @@ from cerebro_udf.coordinator.load import Loader
 from cerebro_udf.coordinator.options import SHAPING, Options, shaping, whole
 from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.source import Source, describe
-from cerebro_udf.coordinator.weights import by_class
 from cerebro_udf.engines.base import SELF, Engine, Shard
 from cerebro_udf.errors import CerebroError, ClientGone, InvalidArgument, NotReady
 from cerebro_udf.interrupts import Pulse
-from cerebro_udf.segment import state
 from cerebro_udf.segment.pack import unweighted
 
 PACK_TABLE = "select cerebro_internal.worker_pack_table($1)::text"
@@ -171,23 +169,16 @@ class PackedLoader(Loader):
         self._table = table
 
     def _spec(self, number: int) -> dict:
-        return {
-            "run": self._key, "group": self._segments.group, "pack": number,
-            "reads": [read.spec() for read in self._segments.shards[number].reads],
-            "memory_bytes": self._segments.memory_bytes(number, self._memory), "overflow": self._overflow,
-        }  # fmt: skip
+        return {**self._place(number), "pack": number}
 
-    def encoders(self, stats: List[dict], weights: List[bytes]) -> dict:
+    def _made(self, stats: List[dict], kept: Optional[dict]) -> dict:
         encoders = unweighted(self._table.header["encoders"])
-        kept = state.unpack(b"".join(weights))[1].get("encoders") if weights else None
-        if kept is not None and not _mean_the_same(json.loads(kept), encoders):
+        if kept is not None and not _mean_the_same(kept, encoders):
             raise InvalidArgument(
                 "table %s was packed with other encoders than those that the weights come with" % self._table.name,
                 "Weights mean something only to rows that are encoded alike.",
                 "Name the table that it was packed from, %s." % self._table.header["source"]["name"],
             )
-        if self._class_weight is not None:
-            encoders["label"]["weights"] = by_class(self._class_weight, encoders["label"])
         return encoders
 
 

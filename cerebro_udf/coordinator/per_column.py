@@ -40,18 +40,19 @@ def read_encoders(option: str, value: Any) -> Dict[str, Any]:
 
 def _by_column(option: str, value: Any, example: str) -> Iterable:
     if not isinstance(value, dict):
-        raise _wrong(option, value, "an object by column, such as %s" % example)
+        raise wrong(option, value, "an object by column, such as %s" % example)
     return value.items()
 
 
-def _wrong(place: str, value: Any, form: str) -> InvalidArgument:
+def wrong(place: str, value: Any, form: str) -> InvalidArgument:
+    """The error for a setting that is not of the form accepted, shown as JSON."""
     return InvalidArgument('option "%s" has a wrong value' % place, "The value is %s." % json.dumps(value)[:80], "Accepted is %s." % form)
 
 
 def _encoder(place: str, given: Any, allowed: Iterable[str] = columns.ENCODERS) -> Any:
     name, settings = next(iter(given.items())) if isinstance(given, dict) and len(given) == 1 else (given, {})
     if not isinstance(name, str) or name not in allowed or not isinstance(settings, dict):
-        error = _wrong(place, given, _ENCODERS)
+        error = wrong(place, given, _ENCODERS)
         if isinstance(name, str) and name not in columns.ENCODERS and nearest(name, allowed).startswith("Did"):
             error.hint += " " + nearest(name, allowed)
         raise error
@@ -69,13 +70,13 @@ def _encoder(place: str, given: Any, allowed: Iterable[str] = columns.ENCODERS) 
 
 def _buckets(place: str, settings: dict) -> dict:
     if "buckets" in settings and "boundaries" in settings:
-        raise _wrong(place, settings, "either buckets or boundaries")
+        raise wrong(place, settings, "either buckets or boundaries")
     result: Dict[str, Any] = {}
     if "boundaries" in settings:
         given = settings["boundaries"]
         numbers = isinstance(given, list) and 1 <= len(given) <= MAX_BOUNDARIES and all(map(_is_boundary, given))
         if not numbers or any(a >= b for a, b in zip(given, given[1:])):
-            raise _wrong(place + ".boundaries", given, "a list of up to %d numbers in ascending order, such as [18, 65]" % MAX_BOUNDARIES)
+            raise wrong(place + ".boundaries", given, "a list of up to %d numbers in ascending order, such as [18, 65]" % MAX_BOUNDARIES)
         result["boundaries"] = [float(number) for number in given]
     else:
         result["buckets"] = _number(place + ".buckets", settings.get("buckets", BUCKETS), 2, MAX_BUCKETS)
@@ -86,7 +87,7 @@ def _buckets(place: str, settings: dict) -> dict:
 
 def _lengths(place: str, settings: dict) -> dict:
     if "length" not in settings:
-        raise _wrong(place, settings, '{"length": 20}, the number of steps that every row is brought to')
+        raise wrong(place, settings, '{"length": 20}, the number of steps that every row is brought to')
     return {
         "length": _number(place + ".length", settings["length"], 1, MAX_LENGTH),
         "pad": _word(place + ".pad", settings.get("pad", "post"), "post", "pre"),
@@ -109,7 +110,7 @@ def _tokens(place: str, settings: dict) -> dict:
 def _tensor(place: str, settings: dict) -> dict:
     dtype, shape = _word(place + ".dtype", settings.get("dtype", "uint8"), *columns.DTYPES), settings.get("shape")
     if not isinstance(shape, list) or not 1 <= len(shape) <= columns.MAX_RANK:
-        raise _wrong(place + ".shape", shape, "a list of 1 to %d sizes, such as [28, 28, 1]" % columns.MAX_RANK)
+        raise wrong(place + ".shape", shape, "a list of 1 to %d sizes, such as [28, 28, 1]" % columns.MAX_RANK)
     encoders = (columns.UNIT, *columns.NUMBER_ENCODERS) if dtype == "uint8" else columns.NUMBER_ENCODERS
     return {
         "dtype": dtype, "shape": [_number(place + ".shape", size, 1, 10**6) for size in shape],
@@ -121,11 +122,11 @@ def _image(place: str, settings: dict) -> dict:
     found = {key: _number("%s.%s" % (place, key), settings.get(key), 1, PIXELS) for key in ("height", "width")}
     found["channels"] = _number(place + ".channels", settings.get("channels", 3), 1, 4)
     if found["channels"] == 2:
-        raise _wrong(place + ".channels", 2, "1 (grey), 3 (colours) or 4 (with transparency, of PNG files)")
+        raise wrong(place + ".channels", 2, "1 (grey), 3 (colours) or 4 (with transparency, of PNG files)")
     if "resize" in settings:
         found["resize"] = _word(place + ".resize", settings["resize"], *columns.RESIZING)
     if not isinstance(settings.get("crop", False), bool) or (settings.get("crop") and "resize" not in settings):
-        raise _wrong(place + ".crop", settings["crop"], "true, beside resize, or false")
+        raise wrong(place + ".crop", settings["crop"], "true, beside resize, or false")
     encoders = (columns.UNIT, *columns.NUMBER_ENCODERS)
     return {**found, "crop": settings.get("crop", False), "as": _word(place + ".as", settings.get("as", encoders[0]), *encoders)}
 
@@ -135,7 +136,7 @@ _FORMS = {"sequence": _sequence, "tokens": _tokens, "tensor": _tensor, "image": 
 
 def _word(place: str, value: Any, *words: str) -> str:
     if value not in words:
-        raise _wrong(place, value, "one of " + ", ".join('"%s"' % word for word in words))
+        raise wrong(place, value, "one of " + ", ".join('"%s"' % word for word in words))
     return value
 
 
@@ -147,7 +148,7 @@ def _is_boundary(value: Any) -> bool:
 def _number(place: str, value: Any, low: int, high: int) -> int:
     number = whole(value)
     if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
-        raise _wrong(place, value, "a whole number from %d to %d" % (low, high))
+        raise wrong(place, value, "a whole number from %d to %d" % (low, high))
     return number
 
 
@@ -198,7 +199,7 @@ def read_nulls(option: str, value: Any) -> Any:
     """
     if isinstance(value, str):
         if value not in ("error", "skip"):
-            raise _wrong(option, value, '"error", "skip", or an object by column, such as {"age": {"value": 0}, "*": "skip"}')
+            raise wrong(option, value, '"error", "skip", or an object by column, such as {"age": {"value": 0}, "*": "skip"}')
         return value
     return {column: _policy("%s.%s" % (option, column), given) for column, given in _by_column(option, value, '{"age": {"value": 0}}')}
 
@@ -208,7 +209,7 @@ def _policy(place: str, given: Any) -> Any:
         return given
     settings = {"indicator": True} if given == "indicator" else given
     if not isinstance(settings, dict):
-        raise _wrong(place, given, _NULLS)
+        raise wrong(place, given, _NULLS)
     for key in settings:
         if key not in ("value", "indicator"):
             hint = nearest(key, ("value", "indicator"))
@@ -216,14 +217,14 @@ def _policy(place: str, given: Any) -> Any:
     found: Dict[str, Any] = {}
     if settings.get("value") is not None:
         if not isinstance(settings["value"], (str, bool)) and not is_number(settings["value"]):
-            raise _wrong(place + ".value", settings["value"], 'a number, true, false or text; "mean" for numbers')
+            raise wrong(place + ".value", settings["value"], 'a number, true, false or text; "mean" for numbers')
         found["value"] = settings["value"]
     if not isinstance(settings.get("indicator", False), bool):
-        raise _wrong(place + ".indicator", settings["indicator"], "true or false")
+        raise wrong(place + ".indicator", settings["indicator"], "true or false")
     if settings.get("indicator"):
         found["indicator"] = True
     if not found:
-        raise _wrong(place, given, _NULLS)
+        raise wrong(place, given, _NULLS)
     return found
 
 

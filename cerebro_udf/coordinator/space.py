@@ -17,6 +17,7 @@ from decimal import Decimal
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from cerebro_udf.errors import InvalidArgument, nearest
+from cerebro_udf.keras_objects import show
 
 MAX_NUMBER = 1e300
 MAX_WHOLE = 2**53  # the last one up to which floats, in which draws are made, tell whole numbers apart
@@ -253,6 +254,11 @@ def is_number(value: Any) -> bool:
 def whole(value: Any) -> Any:
     """3 for 3.0; everything else as it is."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def wrong_option(place: str, value: Any, form: str) -> InvalidArgument:
+    """The error for an option's value that is not of the form accepted."""
+    return InvalidArgument('option "%s" has a wrong value' % place, "The value is %s." % show(value), "Accepted is %s." % form)
 
 
 def key(value: Any) -> str:

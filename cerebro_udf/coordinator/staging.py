@@ -108,11 +108,11 @@ class Staging:
     def _parts(self, server: str) -> List[int]:
         return [n for n, part in enumerate(self._layout.parts) if part.server == server]
 
-    def _each(self, step: str, spec: Any) -> Dict[str, dict]:
-        """Have one session of each server do a step; ``spec`` is a function of the server."""
+    def each(self, step: str, spec: Any, worker: str = _STAGE) -> Dict[str, dict]:
+        """Have one session of each server do a step of a worker function; ``spec`` is a function of the server."""
         servers = {number: server for server, number in self.numbers.items()}
         numbers = sorted(servers)
-        found = self.segments.call(_STAGE, lambda n: {"step": step, **spec(servers[n])}, numbers=numbers)
+        found = self.segments.call(worker, lambda n: {"step": step, **spec(servers[n])}, numbers=numbers)
         return {servers[number]: report for number, report in zip(numbers, found)}
 
     def survey(self) -> None:
@@ -129,10 +129,10 @@ class Staging:
                 schemas += [self._parsed(self._reads[n].relation)[0] for n in self._parts(server)]
             return {"coordinator": self._mark.coordinator, "schemas": list(dict.fromkeys(schemas))}
 
-        found = self._each("survey", spec)
+        found = self.each("survey", spec)
         leftovers = {server: self._leftovers(report) for server, report in found.items()}
         if any(leftovers.values()):
-            self._each("drop", lambda server: {"coordinator": self._mark.coordinator, "names": leftovers[server]})
+            self.each("drop", lambda server: {"coordinator": self._mark.coordinator, "names": leftovers[server]})
         self._schemas = {server: report["schema"] for server, report in found.items()}
         self._mark = dataclasses.replace(self._mark, left=self._elsewhere())
 
@@ -190,12 +190,12 @@ class Staging:
                 "external": list(external), "mark": self._mark.text(),
             }  # fmt: skip
 
-        for server, report in self._each("make", spec).items():
+        for server, report in self.each("make", spec).items():
             self.relations.update(zip(self._parts(server), report["relations"]))
 
     def index(self, key: List[str]) -> None:
         """Give the hidden tables their primary key."""
-        self._each("index", lambda server: {"tables": [self.relations[n] for n in self._parts(server)], "key": key})
+        self.each("index", lambda server: {"tables": [self.relations[n] for n in self._parts(server)], "key": key})
 
     def _parsed(self, relation: str) -> List[str]:
         plan = self._plpy.prepare("select pg_catalog.parse_ident($1) as parts", ["text"])

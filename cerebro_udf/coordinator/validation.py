@@ -9,6 +9,7 @@ import json
 from typing import Any, Dict, Optional, Tuple, Union
 
 from cerebro_udf import columns
+from cerebro_udf.coordinator.per_column import wrong
 from cerebro_udf.coordinator.space import is_number, whole
 from cerebro_udf.errors import InvalidArgument, WrongColumnType, nearest
 from cerebro_udf.wire import VALIDATION_COLUMNS, VALIDATION_FORMS
@@ -33,14 +34,15 @@ def read(option: str, value: Any) -> Validation:
     """
     if not isinstance(value, dict):
         if not is_number(value) or not 0 <= value < 1:
-            raise _wrong(option, value, _FORMS)
+            raise wrong(option, value, _FORMS)
         return float(value)
     for key in value:
         if key not in _KEYS:
-            raise InvalidArgument('unknown key "%s" in option "%s"' % (key, option), _detail(value), nearest(key, _KEYS))
+            shown = "The value is %s." % json.dumps(value)[:80]
+            raise InvalidArgument('unknown key "%s" in option "%s"' % (key, option), shown, nearest(key, _KEYS))
     given = {key: item for key, item in value.items() if item is not None and not (key == "stratify" and item is False)}
     if set(given) not in VALIDATION_FORMS:
-        raise _wrong(option, value, _FORMS)
+        raise wrong(option, value, _FORMS)
     if set(given) == {"fraction"}:
         return read(option + ".fraction", given["fraction"])
     return {key: _part(option + "." + key, key, item, given) for key, item in given.items()}
@@ -64,16 +66,8 @@ def _part(place: str, key: str, item: Any, given: Dict[str, Any]) -> Any:
         item, form = whole(item), "a whole number from %d to %d" % (least, most)
         fits = isinstance(item, int) and not isinstance(item, bool) and least <= item <= most
     if not fits:
-        raise _wrong(place, item, form)
+        raise wrong(place, item, form)
     return item
-
-
-def _wrong(place: str, value: Any, form: str) -> InvalidArgument:
-    return InvalidArgument('option "%s" has a wrong value' % place, _detail(value), "Accepted is %s." % form)
-
-
-def _detail(value: Any) -> str:
-    return "The value is %s." % json.dumps(value)[:80]
 
 
 def criterion(validation: Validation) -> Optional[Tuple[str, str]]:
@@ -112,7 +106,7 @@ def check(validation: Validation, types: Dict[str, str], label: dict, weight: Op
         number, given = _quantity(types[validation["time"]]) == "number", validation["from"]
         if number == isinstance(given, str):
             form = "a number" if number else 'a date or time, such as "2026-01-01"'
-            raise _wrong("validation.from", given, form + ', as column "%s" holds them' % validation["time"])
+            raise wrong("validation.from", given, form + ', as column "%s" holds them' % validation["time"])
     if "stratify" in validation and columns.task_of(label) == columns.REGRESSION:
         raise InvalidArgument(
             'option "validation.stratify" is for classification, label "%s" is a quantity' % label["name"],

@@ -12,7 +12,7 @@ import os
 import signal
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Dict, Iterator, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, Optional, Tuple
 
 import numpy as np
 
@@ -158,8 +158,8 @@ class Windows:
         self._order = np.arange(len(arrays["label"])) if order is None else order
         streamed = [array for array in arrays.values() if isinstance(array, Streamed)]
         self._resident = min(len(array.resident) for array in streamed)
-        self._row_bytes = sum(map(_row_bytes, streamed))
-        self._most = max(1, WINDOW_BYTES // (batch_size * sum(map(_row_bytes, arrays.values()))))
+        self._row_bytes = row_bytes(streamed)
+        self._most = max(1, WINDOW_BYTES // (batch_size * row_bytes(arrays.values())))
         self._hits = self._misses = 0
         self._pool = ThreadPoolExecutor(1, initializer=_leave_signals)
         self._ahead: Optional[Future] = None
@@ -199,8 +199,9 @@ def is_streamed(arrays: Dict[str, Any]) -> bool:
     return any(isinstance(array, Streamed) for array in arrays.values())
 
 
-def _row_bytes(array: Any) -> int:
-    return int(np.prod(array.shape[1:])) * array.dtype.itemsize
+def row_bytes(arrays: Iterable[Any]) -> int:
+    """Return the bytes that one row of each of some arrays takes together."""
+    return sum(int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize for array in arrays)
 
 
 def _leave_signals() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from cerebro_udf import faults, packs
 from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory
 from cerebro_udf.segment import specs, state
-from cerebro_udf.segment.overflow import Overflow, allowed_bytes, room
+from cerebro_udf.segment.overflow import Overflow, allowed_bytes, room, row_bytes
 from cerebro_udf.segment.shard import by_class, without_rows
 
 BLOCK_BYTES = 4 * 2**20
@@ -112,8 +112,7 @@ def write(plpy, spec: dict, parts: Dict[str, Dict[str, Any]], pulse: Callable[[]
     for part in packs.PARTS:
         arrays = {name: np.asarray(array) for name, array in parts[part].items()}
         total = len(next(iter(arrays.values())))
-        row_bytes = sum(array[:1].nbytes for array in arrays.values())
-        step_rows = max(1, BLOCK_BYTES // max(1, row_bytes))
+        step_rows = max(1, BLOCK_BYTES // max(1, row_bytes(arrays.values())))
         counts[part] = max(1, -(-total // step_rows))  # a part without rows has one block, which shows its shapes
         for number in range(counts[part]):
             rows = {name: array[number * step_rows : (number + 1) * step_rows] for name, array in arrays.items()}
@@ -237,15 +236,15 @@ def _part(plpy, spec: dict, header: dict, part: str, digest: Any, files: Overflo
 def _share(spec: dict, arrays: Dict[str, np.ndarray], header: dict) -> float:
     """How much of the rows may be kept in memory, 0 to 1."""
     limit = spec.get("memory_bytes")
-    row_bytes = sum(array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64)) for array in arrays.values())
-    needed = row_bytes * (header["shard"]["train_rows"] + header["shard"]["validation_rows"])
+    each = row_bytes(arrays.values())
+    needed = each * (header["shard"]["train_rows"] + header["shard"]["validation_rows"])
     if limit is None or needed <= limit:
         return 1.0
     if not spec.get("overflow"):
         raise OutOfMemory(
             "the shard does not fit the memory that this run may use on its segment",
             detail="%d rows of %d bytes take %.1f MB; %.1f MB are allowed."
-            % (header["shard"]["rows"], row_bytes, needed / 1e6, limit / 1e6),
+            % (header["shard"]["rows"], each, needed / 1e6, limit / 1e6),
             hint='Raise the option "memory", or spread the source over more segments and pack it anew.',
         )
     return limit / needed

@@ -26,7 +26,7 @@ from cerebro_udf.segment.column import (
     Tokens,
     Weight,
 )
-from cerebro_udf.segment.overflow import Overflow, allowed_bytes, room
+from cerebro_udf.segment.overflow import Overflow, allowed_bytes, room, row_bytes
 from cerebro_udf.segment.split import CRITERION, Criterion, Ranking, Rule
 
 BLOCK_ROWS = 65_536  # encoded at once where not all fit the memory
@@ -99,13 +99,14 @@ class Shard:
         result = {}
         for part in ("train", "validation"):
             columns, label = self.columns(part, pulse)
-            if not getattr(self._features[0], part).rows:
+            rows = getattr(self._features[0], part).rows
+            if not rows:
                 columns, label = without_rows(encoding.encoders, label is not None)
                 result[part] = encoding.encode(columns, label, pulse)
             elif self.overflow is None:
                 result[part] = encoding.encode(columns, label, pulse)
             else:
-                result[part] = self._beyond(encoding, columns, label, pulse)
+                result[part] = self._beyond(encoding, rows, columns, label, pulse)
             del columns, label
             weights = self._weight.part(part, pulse).astype(np.float32) if self._weight else None
             weights = by_class(encoding.encoders, part, result[part], weights)
@@ -115,16 +116,15 @@ class Shard:
                 setattr(column, part, Buffer())
         return result
 
-    def _beyond(self, encoding: tensors.Encoding, columns: Dict[str, tensors.Column], label: Optional[tensors.Column], pulse) -> dict:
+    def _beyond(self, encoding: tensors.Encoding, rows: int, columns: Dict[str, tensors.Column], label: Optional[tensors.Column],
+                pulse) -> dict:  # fmt: skip
         """Encode rows block by block; what does not fit the memory goes to files."""
-        rows = _rows(next(iter(columns.values())))
 
         def block(start: int, count: int) -> Dict[str, np.ndarray]:
             part = {name: _cut(column, start, count) for name, column in columns.items()}
             return encoding.encode(part, None if label is None else _cut(label, start, count), pulse)
 
-        row_bytes = sum(array.nbytes for array in block(0, 1).values())
-        share = min(1.0, self._memory_bytes / (self.rows * row_bytes))
+        share = min(1.0, self._memory_bytes / (self.rows * row_bytes(block(0, 1).values())))
         found: Dict[str, Any] = {}
         for start in range(0, rows, BLOCK_ROWS):
             for name, values in block(start, BLOCK_ROWS).items():
@@ -132,10 +132,6 @@ class Shard:
                     found[name] = room(name, values, rows, share, self.overflow)
                 found[name][start : start + len(values)] = values
         return found
-
-
-def _rows(column: tensors.Column) -> int:
-    return len(column.codes if isinstance(column, tensors.Text) else column)
 
 
 def _cut(column: tensors.Column, start: int, count: int) -> tensors.Column:
