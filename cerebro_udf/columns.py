@@ -185,9 +185,9 @@ def task_of(label: dict) -> str:
         message, hint = 'label "%s" cannot be used for %s' % (name, task), 'Leave the option "task" out, or use a column of numbers.'
     if known.quantity in ("moment", "time"):
         since = "" if known.quantity == "time" else " - extract(epoch from date '2026-01-01')"
-        hint = "Make it a number in a materialized view: extract(epoch from %s)%s as seconds." % (quoted(name), since)
+        hint = "Make it a number by an expression: extract(epoch from %s)%s as seconds." % (quoted(name), since)
     elif known.quantity == "interval":
-        hint = "Make it text or a whole number in a materialized view."
+        hint = "Make it text or a whole number by an expression."
     raise errors.WrongColumnType(message, "Its type is %s." % type_, hint)
 
 

@@ -28,7 +28,7 @@ _ALIAS = _TRIAL % (
 )  # fmt: skip
 
 _RUN = """
-select r.name, r.definition, r.label, r.features, r.options, r.encoders, r.rank_metric, r.rank_direction, t.params
+select r.name, r.owner, r.definition, r.label, r.features, r.options, r.encoders, r.rank_metric, r.rank_direction, t.params
 from cerebro_internal.visible_run r join cerebro_internal.visible_trial t on t.run = r.id
 where r.id = $1 and t.trial = $2
 """

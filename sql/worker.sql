@@ -43,12 +43,14 @@ return entry.worker(plpy, GD, "start", spec)
 $$;
 COMMENT ON FUNCTION cerebro_internal.worker_start(jsonb) IS 'Import TensorFlow with a number of threads';
 
+-- Nothing that is read may write: a view's functions, an expression's.
 CREATE OR REPLACE FUNCTION cerebro_internal.worker_load(
     spec jsonb
 )
 RETURNS jsonb
 LANGUAGE plpython3u
 SET search_path = pg_catalog, pg_temp
+SET transaction_read_only = on
 AS $$
 from cerebro_udf import entry
 return entry.worker(plpy, GD, "load", spec)

@@ -367,8 +367,8 @@ def test_options_that_make_no_sense(session, model, good, options, message, hint
 
 
 def test_option_that_is_to_come(session, model, good):
-    error = session.refused(good, model, "label", sample=3)
-    assert error == Refusal("0A000", 'option "sample" is not supported yet', None, "Leave it out.")
+    error = session.refused(good, model, "label", strategy=3)
+    assert error == Refusal("0A000", 'option "strategy" is not supported yet', None, "Leave it out.")
 
 
 def test_options_that_are_no_object(session, model, good):

@@ -96,6 +96,21 @@ def test_local_workers_train_on_their_own_blocks(session, model):
     assert everything(session.cluster, fit(session, target, model)) == plain
 
 
+def test_expressions_a_filter_and_a_sample_are_packed(session, source, model):
+    features, label, target = ["b * b", "upper(kind)"], "not label", session.schema + "." + session.name("packed")
+    options = {"sample_weight": "w + 1", "filter": "kind <> 'kind 3'", "sample": 0.5, "seed": 7}
+    ((count,),) = session.rows(CALL, source.name, target, label, features, json.dumps(options))
+    assert 0 < count < 70
+    plain = everything(session.cluster, fit(session, source.name, model, label, features, **options))
+    named = {key: options[key] for key in ("sample_weight", "filter")}
+    assert plain[2] and everything(session.cluster, fit(session, target, model, label, features, **named)) == plain
+    for label_now, features_now, now in (
+        (None, features, named), (label, None, named), (label, features, {**named, "filter": None}),
+        (label, features, {**named, "sample_weight": None}),
+    ):  # fmt: skip
+        assert refused(session, target, model, label_now, features_now, **now).sqlstate == "42501"
+
+
 def test_a_label_of_several_numbers_and_rows_of_another_table_for_validation_are_packed(session):
     columns = {"a": "real", "b": "real", "y": "real[]"}
     one, other = ([(a, b, [a + b, a - b]) for a, b in np.random.default_rng(k).normal(size=(40, 2)).round(3).tolist()] for k in (1, 2))
@@ -169,7 +184,10 @@ def refused(session, packed, model, label=None, features=None, **options) -> Ref
 
 
 def test_what_contradicts_the_packed_table_is_refused(session, packed, model):
-    others = {"validation": 0.5, "nulls": "skip", "task": "regression", "sample_weight": "b", "encoders": {"kind": "one_hot"}}
+    others = {
+        "validation": 0.5, "nulls": "skip", "task": "regression", "sample_weight": "b", "encoders": {"kind": "one_hot"}, "filter": "a > 0",
+        "sample": 0.5,
+    }  # fmt: skip
     for key, given in others.items():
         error = refused(session, packed, model, **{key: given})
         assert (error.sqlstate, error.message) == ("22023", "table %s was packed with another %s" % (packed, key))

@@ -10,7 +10,7 @@ from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator.load import Loader
 from cerebro_udf.coordinator.segments import LinkBroken, Segments, cells
-from cerebro_udf.coordinator.source import describe, refuse_other_kinds
+from cerebro_udf.coordinator.source import describe, filtered, has_weight, refuse_other_kinds
 from cerebro_udf.engines import engine_for
 from cerebro_udf.errors import BadData
 from cerebro_udf.interrupts import Pulse
@@ -131,9 +131,10 @@ def judging(plpy, gd: dict, run: str, source: str, options: dict, metrics: Calla
     """
     _, record, chunks = stored.read(plpy, gd, run, options["trial"])
     fitted = run_options.Options.from_json(record["options"])
-    table = describe(plpy, source, record["features"], record["label"])
-    if fitted.sample_weight in table.types:
-        table = describe(plpy, source, record["features"], record["label"], weight=fitted.sample_weight)
+    table = describe(plpy, source, record["features"], record["label"], author=record["owner"])
+    if fitted.sample_weight is not None and has_weight(plpy, table, fitted.sample_weight, record["owner"]):
+        table = describe(plpy, source, record["features"], record["label"], weight=fitted.sample_weight, author=record["owner"])
+    table = filtered(plpy, table, options["filter"])
     encoders = record["encoders"]
     refuse_other_kinds(table, encoders)
     order = programs.stored(record)

@@ -17,7 +17,14 @@ from cerebro_udf.coordinator.loop import Loop
 from cerebro_udf.coordinator.progress import Progress
 from cerebro_udf.coordinator.scheduler import Scheduler
 from cerebro_udf.coordinator.segments import Segments
-from cerebro_udf.coordinator.source import Source, describe, describe_held, moment, refuse_other_kinds
+from cerebro_udf.coordinator.source import (
+    Source,
+    describe,
+    describe_held,
+    filtered,
+    moment,
+    refuse_other_kinds,
+)
 from cerebro_udf.coordinator.start import Start, begin
 from cerebro_udf.coordinator.study import Study
 from cerebro_udf.coordinator.trials import Maker, shown
@@ -68,18 +75,19 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str
     seeded = parsed.seed is not None
     if not seeded:
         parsed.seed = random.SystemRandom().randrange(2**31)
+    author = None if start.earlier is None or features != ["*"] else start.earlier["owner"]
     features = start.features(features)
     if isinstance(table, packed.Packed) and parsed.augment:
         raise NotSupported(
             "option augment for a packed table", "What is packed is encoded already.", "Name the table that it was packed from."
         )
     if table is None:
-        table = described(plpy, source, features, label, parsed, seeded)
+        table = described(plpy, source, features, label, parsed, seeded, author)
     if start.earlier is not None:
         refuse_other_kinds(table, start.earlier["encoders"])
     if parsed.class_weight is not None:
         weights.refuse_regression(table.label_spec(parsed.task))
-    return Call(run, model, start, table, parsed, seeded, engine, sharded(plpy, engine, table, parsed))
+    return Call(run, model, start, table, parsed, seeded, engine, sharded(plpy, engine, table, parsed, author))
 
 
 def refuse_null(label: Optional[str], features: Optional[List[str]]) -> None:
@@ -94,15 +102,22 @@ def refuse_null(label: Optional[str], features: Optional[List[str]]) -> None:
         raise NullArgument("argument features is null", None, "List columns, or leave it out to use every column but the label.")
 
 
-def described(plpy, source: str, features: Optional[List[str]], label: Optional[str], options: run_options.Options, seeded: bool) -> Source:
+def described(plpy, source: str, features: Optional[List[str]], label: Optional[str], options: run_options.Options, seeded: bool,
+              author: Optional[str] = None) -> Source:  # fmt: skip
     """The table whose rows are read, checked against the options that say how.
+
+    Args:
+        author: Who wrote features, label and weight; None: the caller.
 
     Raises:
         CerebroError: what ``source.describe`` and the checks of options raise.
     """
     criterion = validation.criterion(options.validation)
     named = ends.features(options.inputs, features)
-    table = describe(plpy, source, named, label, weight=options.sample_weight, criterion=criterion, encoders=options.encoders)
+    table = describe(
+        plpy, source, named, label, weight=options.sample_weight, criterion=criterion, encoders=options.encoders, author=author
+    )
+    table = filtered(plpy, table, options.filter)
     ends.check_features(options.inputs, table.features)
     columns.task_of(table.label_spec(options.task))
     validation.check(options.validation, table.types, table.label_spec(options.task), table.weight, seeded)
@@ -115,13 +130,14 @@ def described(plpy, source: str, features: Optional[List[str]], label: Optional[
     return table
 
 
-def sharded(plpy, engine: Engine, table: Source, options: run_options.Options, plan: Optional[dict] = None) -> List[Shard]:
+def sharded(plpy, engine: Engine, table: Source, options: run_options.Options, author: Optional[str] = None,
+            plan: Optional[dict] = None) -> List[Shard]:  # fmt: skip
     """The shards of a run's source, with what lies beside each of a table of rows for validation; cut as in a run's plan."""
     ready = table.shards if isinstance(table, packed.Packed) else None
     name = validation.table(options.validation)
     held = None
     if name is not None and ready is None:
-        held = describe_held(plpy, name, table, table.feature_specs(options.encoders, options.nulls), options.task)
+        held = describe_held(plpy, name, table, table.feature_specs(options.encoders, options.nulls), options.task, author)
         options.validation = {"table": held.name}
     if plan is not None:
         return engine.shards_again(table, plan["shards"], held)
@@ -199,10 +215,14 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: s
     parsed = run_options.Options.from_json(record["options"])
     parsed.time_limit = time_limit or parsed.time_limit
     table: Optional[Source] = packed.find(plpy, gd, engine, record["source"])
+    author = record["owner"]
     if table is None:
         criterion = validation.criterion(parsed.validation)
-        table = describe(plpy, record["source"], record["features"], record["label"], weight=parsed.sample_weight, criterion=criterion)
-    shards = sharded(plpy, engine, table, parsed, record["plan"])
+        table = describe(
+            plpy, record["source"], record["features"], record["label"], weight=parsed.sample_weight, criterion=criterion, author=author
+        )
+        table = filtered(plpy, table, parsed.filter, author)
+    shards = sharded(plpy, engine, table, parsed, author, record["plan"])
     ledger.refuse_driven(record["id"])  # before any session is opened: who comes second is told at once
     segments = Segments(plpy, gd, pulse, engine, shards)
     segments.connect()

@@ -34,20 +34,21 @@ class Loader:
         nulls: The option of that name, of this call; rows with NULLs that nothing stands for.
         validation: The option of that name; 1.0 holds all rows out.
         memory: ``options.memory`` of this call.
+        sample: Fraction of the source's rows that are taken; None: all.
 
     Attributes:
         in_files: How many shards are not all in memory, of those that were encoded last.
     """
 
     def __init__(self, segments: Segments, table: Source, options: Options, key: str, nulls: str,
-                 validation: Validation, memory: Any):  # fmt: skip
+                 validation: Validation, memory: Any, sample: Optional[float] = None):  # fmt: skip
         self.features, self.label = table.feature_specs(options.encoders, options.nulls), table.label_spec(options.task)
         self._segments, self._key, self._memory, self._overflow = segments, key, memory, memory is not None
         self._weight, self._criterion, self._class_weight = table.spec(table.weight), table.spec(table.criterion), options.class_weight
         self._held: Optional[List[List[dict]]] = None  # of each shard, the ranks that are held out, where rows are ranked
-        self._inputs, self._augment = options.inputs, options.augment
+        self._inputs, self._augment, self._filter = options.inputs, options.augment, table.filter
         self.in_files = 0
-        self._nulls, self._settings = nulls, {"seed": options.seed, "validation": validation}
+        self._nulls, self._settings = nulls, {"seed": options.seed, "validation": validation, "sample": sample}
 
     def load(self) -> List[dict]:
         """Have segments read their shards, and tell rows to train on from those held out; gives each shard's statistics.
@@ -90,8 +91,9 @@ class Loader:
 
     def _place(self, number: int) -> dict:
         """What any load is told: whose shard, where it is, and the memory that it may take."""
+        reads = [{**read.spec(), "filter": self._filter} for read in self._segments.shards[number].reads]
         return {
-            "run": self._key, "group": self._segments.group, "reads": [read.spec() for read in self._segments.shards[number].reads],
+            "run": self._key, "group": self._segments.group, "reads": reads,
             "memory_bytes": self._segments.memory_bytes(number, self._memory), "overflow": self._overflow,
         }  # fmt: skip
 

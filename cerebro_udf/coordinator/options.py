@@ -25,7 +25,7 @@ MAX_LOCAL_WORKERS = 64
 MAX_REPEATS = 1000
 
 # Known, and not there yet.
-LATER = frozenset(["filter", "sample", "outputs", "strategy"])
+LATER = frozenset(["outputs", "strategy"])
 
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(B|kB|MB|GB|TB)\s*\Z")
 _UNIT_BYTES = {"B": 1, "kB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
@@ -83,6 +83,8 @@ class Options:
     precision: str = "float32"
     inputs: Optional[List[dict]] = None
     augment: Dict[str, List[dict]] = field(default_factory=dict)
+    filter: Optional[str] = None
+    sample: Optional[float] = None
 
     @property
     def fuses(self) -> bool:
@@ -148,13 +150,13 @@ def parse_init_from(options: Optional[dict]) -> Optional[Dict[str, Any]]:
 
 
 def parse_evaluate(options: Optional[dict], **more: Any) -> Dict[str, Any]:
-    """Check the options of what judges a trained model: trial, segments, nulls, memory; all keys are in the result.
+    """Check the options of what judges a trained model: trial, segments, nulls, memory, filter; all keys are in the result.
 
     Args:
         options: What the user wrote; None for none.
         more: Defaults of the options that there are beside these.
     """
-    defaults = {"trial": None, "segments": None, "nulls": "error", "memory": None, **more}
+    defaults = {"trial": None, "segments": None, "nulls": "error", "memory": None, "filter": None, **more}
     parsed = {**defaults, **_read(options, {key: _JUDGING.get(key) or _READERS[key] for key in defaults})}
     if parsed.get("metrics") is not None:
         _refuse_equal_names(parsed["metrics"])
@@ -163,9 +165,11 @@ def parse_evaluate(options: Optional[dict], **more: Any) -> Dict[str, Any]:
 
 def parse_predict_table(options: Optional[dict]) -> Dict[str, Any]:
     """Check the options of ``predict_table`` (``docs/predict_table.md``); all keys are in the result."""
-    defaults = {"trial": None, "segments": None, "columns": [], "if_exists": "error", "probabilities": False, "nulls": "null"}
+    defaults = {
+        "trial": None, "segments": None, "columns": [], "if_exists": "error", "probabilities": False, "nulls": "null", "filter": None,
+    }  # fmt: skip
     readers = {
-        "trial": _JUDGING["trial"], "segments": _READERS["segments"], "columns": _columns, "probabilities": _flag,
+        "trial": _JUDGING["trial"], "segments": _READERS["segments"], "columns": _columns, "probabilities": _flag, "filter": _filter,
         "if_exists": _choice("error", "replace", "append"), "nulls": _choice("null", "skip", "error"),
     }  # fmt: skip
     return {**defaults, **_read(options, readers)}
@@ -177,14 +181,14 @@ SHAPING = ("task", "validation", "nulls", "encoders", "inputs", "sample_weight",
 
 def shaping(options: dict) -> Dict[str, Any]:
     """Check those of a caller's options that decide how rows are split and encoded; all of them are in the result."""
-    read = _read({key: options[key] for key in SHAPING if key in options}, _READERS)
-    return {key: read.get(key, getattr(Options(), key, None)) for key in SHAPING}
+    read = _read({key: options.get(key) for key in SHAPING}, _READERS)
+    return {key: read.get(key, getattr(Options(), key)) for key in SHAPING}
 
 
 def parse_pack(options: Optional[dict]) -> Tuple[Options, str]:
     """Check the options of ``pack`` (``docs/pack.md``): those that shape what it stores, as for a run, and ``if_exists``."""
     keys = (*SHAPING, "seed", "segments", "memory")
-    readers = {**{key: _READERS[key] for key in keys if key in _READERS}, "if_exists": _choice("error", "replace")}
+    readers = {**{key: _READERS[key] for key in keys}, "if_exists": _choice("error", "replace")}
     found = _read(options, readers)
     if_exists = found.pop("if_exists", "error")
     return Options(**found), if_exists
@@ -325,8 +329,20 @@ def _rank_by(key: str, value: Any) -> Dict[str, str]:
 
 def _name(key: str, value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise wrong_option(key, value, "the name of a column")
+        raise wrong_option(key, value, "the name of a column, or an SQL expression over a row")
     return value
+
+
+def _filter(key: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise wrong_option(key, value, 'a condition over a row, as SQL, such as "day < date \'2026-01-01\'"')
+    return value
+
+
+def _sample(key: str, value: Any) -> float:
+    if not _is_number(value) or not 0 < value <= 1:
+        raise wrong_option(key, value, "a fraction of the rows, above 0 and up to 1")
+    return float(value)
 
 
 def _init_from(key: str, value: Any) -> Dict[str, Any]:
@@ -394,6 +410,8 @@ _READERS: Dict[str, Callable[[str, Any], Any]] = {
     "fuse": _flag,
     "inputs": ends.read_inputs,
     "augment": augment.read,
+    "filter": _filter,
+    "sample": _sample,
 }
 
 _JUDGING: Dict[str, Callable[[str, Any], Any]] = {

@@ -6,13 +6,13 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Optional, Tuple
 
-from cerebro_udf import packs
+from cerebro_udf import expressions, packs
 from cerebro_udf.coordinator.load import Loader
 from cerebro_udf.coordinator.options import SHAPING, Options, shaping, whole
 from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.source import Source, describe
 from cerebro_udf.engines.base import SELF, Engine, Shard
-from cerebro_udf.errors import CerebroError, ClientGone, InvalidArgument, NotReady
+from cerebro_udf.errors import CerebroError, ClientGone, InvalidArgument, NoPrivilege, NotReady
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment.pack import unweighted
 
@@ -132,6 +132,7 @@ def adopt(plpy, table: Packed, label: Optional[str], features: Optional[List[str
 
     Raises:
         InvalidArgument: the call wants something else.
+        NoPrivilege: the table holds SQL that the call does not name; a run is evaluated for its owner, who must have written it.
     """
     stored = table.header["options"]
     kept, asked = shaping(stored), shaping(given)
@@ -148,6 +149,17 @@ def adopt(plpy, table: Packed, label: Optional[str], features: Optional[List[str
                 "It was %s." % json.dumps(kept[key], ensure_ascii=False)[:200],
                 "Leave it out, since the table knows it; or pack its source anew, or name that, %s." % table.header["source"]["name"],
             )
+    for what, given_now, texts in (
+        ("label", asked["label"], [table.label]), ("features", asked["features"], table.features),
+        *((key, given.get(key), [stored.get(key)]) for key in ("sample_weight", "filter")),
+    ):  # fmt: skip
+        for text in texts if given_now is None else ():
+            if text is not None and (what == "filter" or not expressions.names_column(text)):
+                raise NoPrivilege(
+                    "the %s of table %s may be SQL that somebody else wrote" % (what, table.name),
+                    'It is "%s", and what is read with the run later would be evaluated under your rights.' % text[:100],
+                    "Give the %s in the call, as the table was packed with it." % what,
+                )
     if table.condition.state == "changed":
         plpy.warning(
             "table %s has changed since it was packed into %s: %s" % (table.header["source"]["name"], table.name, table.condition.why)
@@ -158,7 +170,7 @@ def adopt(plpy, table: Packed, label: Optional[str], features: Optional[List[str
 def loader(segments: Segments, table: Source, options: Options, key: str) -> Loader:
     """What has segments read a run's source."""
     kind = PackedLoader if isinstance(table, Packed) else Loader
-    return kind(segments, table, options, key, options.nulls, options.validation, options.memory)
+    return kind(segments, table, options, key, options.nulls, options.validation, options.memory, options.sample)
 
 
 class PackedLoader(Loader):

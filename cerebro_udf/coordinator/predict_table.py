@@ -11,7 +11,7 @@ from cerebro_udf.catalog import refuse_read_only
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator import target as targets
-from cerebro_udf.coordinator.source import Source, describe, refuse_other_kinds
+from cerebro_udf.coordinator.source import Source, describe, filtered, refuse_other_kinds
 from cerebro_udf.coordinator.staging import Staging
 from cerebro_udf.engines import engine_for
 from cerebro_udf.engines.base import SELF, Engine, Part
@@ -53,7 +53,8 @@ def predict_table(plpy, gd: dict, run: str, source: str, target: str, key: List[
     refuse_read_only(plpy, "store predictions", None)
     found = targets.find(plpy, target, schema)
     _, record, chunks = stored.read(plpy, gd, run, parsed["trial"])
-    table = describe(plpy, source, record["features"], None, list(dict.fromkeys(key + parsed["columns"])))
+    table = describe(plpy, source, record["features"], None, list(dict.fromkeys(key + parsed["columns"])), author=record["owner"])
+    table = filtered(plpy, table, parsed["filter"])
     refuse_other_kinds(table, record["encoders"])
     targets.refuse(found, "predict_table", parsed["if_exists"], table, key)
     _refuse_unordered(plpy, table, key)
@@ -254,7 +255,7 @@ class _Call:
         for shard in self.segments.shards:
             parts: Dict[int, List[dict]] = {}
             for read in shard.reads:
-                parts.setdefault(self._layout.part_of(shard, read), []).append(read.spec())
+                parts.setdefault(self._layout.part_of(shard, read), []).append({**read.spec(), "filter": self._table.filter})
             spec = {
                 "step": "fill", "run": self._run, "model": model, "carried": self._carried, "features": self._features(),
                 "nulls": self._options["nulls"], "probabilities": self._options["probabilities"],

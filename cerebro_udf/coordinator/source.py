@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
-from cerebro_udf import columns
+from cerebro_udf import columns, expressions
 from cerebro_udf.errors import (
     ColumnNotFound,
     InvalidArgument,
@@ -26,30 +26,38 @@ where c.oid = $1::text::pg_catalog.regclass
 """
 
 # Domains, over whatever they are, count as what they are over; each array adds its brackets; an enum is one, whatever its name.
-_COLUMNS = """
-with recursive step(attnum, type, brackets) as (
-    select a.attnum, a.atttypid, ''
-    from pg_catalog.pg_attribute a
-    where a.attrelid = $1::int8::oid and a.attnum > 0 and not a.attisdropped
+_TYPES = """
+with recursive base(number, name, type, declared, readable) as (%s)
+, step(number, type, brackets) as (
+    select b.number, b.type, '' from base b
     union all
-    select s.attnum, case t.typtype when 'd' then t.typbasetype else e.oid end, s.brackets || case t.typtype when 'd' then '' else '[]' end
+    select s.number, case t.typtype when 'd' then t.typbasetype else e.oid end, s.brackets || case t.typtype when 'd' then '' else '[]' end
     from step s
     join pg_catalog.pg_type t on t.oid = s.type
     left join pg_catalog.pg_type e on e.oid = t.typelem and e.typarray = t.oid
     where t.typtype = 'd' or e.oid is not null
 )
-select a.attname as name
+select b.name, b.declared, b.readable
      , case t.typtype when 'e' then 'enum' else pg_catalog.format_type(t.oid, null) end || s.brackets as type
      , array(
            select e.enumlabel::text from pg_catalog.pg_enum e where e.enumtypid = t.oid order by e.enumsortorder
        ) as "values"
-     , pg_catalog.has_column_privilege($1::int8::oid, a.attnum, 'SELECT') as readable
 from step s
 join pg_catalog.pg_type t on t.oid = s.type
-join pg_catalog.pg_attribute a on a.attrelid = $1::int8::oid and a.attnum = s.attnum
+join base b on b.number = s.number
 where t.typtype <> 'd' and not exists (select 1 from pg_catalog.pg_type e where e.oid = t.typelem and e.typarray = t.oid)
-order by a.attnum
+order by b.number
 """
+_COLUMNS = _TYPES % """
+    select a.attnum::int4, a.attname::text, a.atttypid
+         , case n.nspname when 'pg_catalog' then pg_catalog.format_type(a.atttypid, a.atttypmod) end
+         , pg_catalog.has_column_privilege($1::int8::oid, a.attnum, 'SELECT')
+    from pg_catalog.pg_attribute a
+    join pg_catalog.pg_type t on t.oid = a.atttypid
+    join pg_catalog.pg_namespace n on n.oid = t.typnamespace
+    where a.attrelid = $1::int8::oid and a.attnum > 0 and not a.attisdropped
+"""
+_TYPE = _TYPES % "select 1, null::text, $1::int8::oid, null::text, true"
 
 # A lock that only a change takes, held by this very transaction: what it did is invisible to the segments' sessions.
 _CHANGED = """
@@ -74,18 +82,30 @@ class Source:
     oid: int
     name: str  # qualified and quoted
     kind: str  # pg_class.relkind
-    types: Dict[str, str]  # of every column, without modifiers; domains as their base type, enums as ``enum``
+    types: Dict[str, str]  # of columns and expressions, without modifiers; domains as their base type, enums as ``enum``
     features: List[str]
     label: Optional[str]
     carried: Sequence[str] = ()  # further columns, of any type
-    weight: Optional[str] = None  # the column that weighs rows
+    weight: Optional[str] = None  # what weighs rows
     criterion: Optional[str] = None  # the column by which rows are held out; it may be a feature too
     label_values: Sequence[str] = ()  # of a label that is an enum, in the order of its declaration
+    expressions: Dict[str, Tuple[str, ...]] = field(default_factory=dict)  # those that are no columns, and the columns they mention
+    declared: Dict[str, Optional[str]] = field(default_factory=dict)  # type of each column as SQL, if it is one that every server has
+    readable: FrozenSet[str] = frozenset()  # columns
+    filter: Optional[str] = None  # an expression: rows for which it is true are read
 
     @property
     def columns(self) -> List[str]:
-        further = [name for name in (self.label, self.weight, self.criterion, *self.carried) if name is not None]
-        return list(dict.fromkeys(self.features + further))
+        """What is read of the table; expressions are made of it."""
+        texts = [*self.features, self.label, self.weight, self.criterion, self.filter]
+        named = [column for text in texts if text is not None for column in self.expressions.get(text, [text])]
+        return list(dict.fromkeys([*named, *self.carried]))
+
+    @property
+    def casts(self) -> Dict[str, str]:
+        """The types, as SQL, of columns that expressions mention: where rows lie the same name may have another."""
+        mentioned = [column for columns in self.expressions.values() for column in columns]
+        return {column: self.declared[column] for column in mentioned if self.declared[column] is not None}
 
     def feature_specs(self, encoders: dict, nulls: Any) -> List[dict]:
         """Column specifications of the features, as a segment's ``load`` wants them.
@@ -113,47 +133,56 @@ class Source:
 
 def describe(plpy, source: str, features: Optional[List[str]], label: Optional[str], carried: Sequence[str] = (),
              weight: Optional[str] = None, criterion: Optional[Tuple[str, str]] = None,
-             encoders: Mapping[str, Any] = {}) -> Source:  # fmt: skip
-    """Check a relation and its columns before anything starts.
+             encoders: Mapping[str, Any] = {}, author: Optional[str] = None) -> Source:  # fmt: skip
+    """Check a relation, its columns and what is made of them, before anything starts.
+
+    Features, label and weight are names of columns, else expressions over a row.
 
     Args:
         plpy: PL/Python's module.
         source: A regclass as text, qualified where the search path is pg_catalog alone.
-        features: Column names; ``["*"]`` stands for every usable column but label, weight and criterion; None reads none.
-        label: Column name, or None when no label is read.
+        features: ``["*"]`` stands for every usable column but label, weight and criterion; None reads none.
+        label: None when no label is read.
         carried: Names of further columns, which may have any type.
-        weight: Name of the column that weighs rows, or None.
+        weight: What weighs rows, or None.
         criterion: What the column is called by which rows are held out, for the error, and its name; or None.
         encoders: The option of that name: a column that is not usable without one is with it.
+        author: Who wrote features, label and weight; None: the caller.
 
     Raises:
-        TableNotFound, ColumnNotFound, WrongColumnType, NoPrivilege, NotSupported, NotReady, InvalidArgument.
+        TableNotFound, ColumnNotFound, WrongColumnType, NoPrivilege, NotSupported, NotReady, InvalidArgument; CerebroError of an
+            expression, see ``expressions.judge``.
     """
     relation = _relation(plpy, source)
     rows = plpy.execute(plpy.prepare(_COLUMNS, ["int8"]), [relation["oid"]])
-    types = {row["name"]: row["type"] for row in rows}
-    values = {row["name"]: row["values"] for row in rows}
-    readable = {row["name"] for row in rows if row["readable"]}
+    readable = frozenset(row["name"] for row in rows if row["readable"])
     if not readable:
         raise NoPrivilege(
             "permission denied for table %s" % relation["name"], None, "Ask its owner: GRANT SELECT ON %s TO …;" % relation["name"]
         )
-    if label is not None:
-        _column(label, types, relation["name"], "label")
+    table = Source(
+        relation["oid"], relation["name"], relation["relkind"], {row["name"]: row["type"] for row in rows}, [], label, carried, weight,
+        declared={row["name"]: row["declared"] for row in rows}, readable=readable,
+    )  # fmt: skip
+    values = {row["name"]: row["values"] for row in rows}
+    names = list(table.types)
+    for text, what in ((label, "label"), (weight, "sample_weight")):
+        found = None if text is None else _resolve(plpy, table, text, what, author)
+        if found is not None:
+            values[text] = found
     if weight is not None:
-        _check_weight(weight, types, relation["name"], label)
-    what, divides = criterion or (None, None)
+        _check_weight(weight, table.types, label)
+    what, divides = criterion or ("", None)
     if divides is not None:
-        _column(divides, types, relation["name"], what)
+        _column(divides, table.types, table.name, what)
     if features == ["*"]:
-        others = {name for name in types if columns.kind(types[name], encoders.get(name)) is None} | {label, weight, divides}
-        features = [name for name in types if name in readable and name not in others]
+        others = {name for name in names if columns.kind(table.types[name], encoders.get(name)) is None} | {label, weight, divides}
+        features = [name for name in names if name in readable and name not in others]
     for position, name in enumerate(features or []):
         if name is None or not name.strip():
             raise NullArgument(
                 "a feature name is null or blank", "It is number %d of features." % (position + 1), "List names of columns only."
             )
-        _column(name, types, relation["name"], "feature")
         if name in features[:position]:
             raise InvalidArgument('feature "%s" is listed twice' % name, None, "List each column once.")
         if name == label:
@@ -166,38 +195,84 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
                 "A column that weighs rows says how much they count, not what they are.",
                 "Take it off the features.",
             )
-        if not columns.encoders_of(types[name]):
+        _resolve(plpy, table, name, "feature", author)
+        if not columns.encoders_of(table.types[name]):
             raise WrongColumnType(
                 'column "%s" cannot be a feature' % name,
-                "Its type is %s." % types[name],
-                "Features are numbers, booleans, text, enums, uuids, dates and times, bytea, and arrays; add a column of such a type.",
+                "Its type is %s." % table.types[name],
+                "Features are numbers, booleans, text, enums, uuids, dates and times, bytea, and arrays; make it one of these"
+                " by an expression, such as (doc ->> 'kind').",
             )
     if features == []:
         raise InvalidArgument("there is no feature", None, "List at least one column of %s." % relation["name"])
     if label is not None:
-        columns.task_of({"name": label, "type": types[label]})
+        columns.task_of({"name": label, "type": table.types[label]})
     for name in carried:
-        _column(name, types, relation["name"], "column to be carried along")
-    for name in [*(features or []), *(name for name in (label, weight, divides) if name is not None), *carried]:
-        if name not in readable:
-            raise NoPrivilege(
-                'permission denied for column "%s" of table %s' % (name, relation["name"]),
-                None,
-                "Ask the owner to GRANT SELECT on it.",
-            )
+        _column(name, table.types, relation["name"], "column to be carried along")
+    table = replace(table, features=list(features or []), criterion=divides, label_values=values.get(label, ()))
+    _refuse_unreadable(table)
     if plpy.execute(plpy.prepare(_CHANGED, ["int8"]), [relation["oid"]]).nrows():
         raise NotReady(
             "table %s was created or changed in this transaction" % relation["name"],
             "Segments read it in sessions of their own, which see committed rows only.",
             "COMMIT first.",
         )
-    return Source(
-        relation["oid"], relation["name"], relation["relkind"], types, list(features or []), label, carried, weight, divides,
-        values.get(label, ()),
-    )  # fmt: skip
+    return table
 
 
-def describe_held(plpy, name: str, table: Source, features: List[dict], task: Optional[str]) -> Source:
+def filtered(plpy, table: Source, text: Optional[str], author: Optional[str] = None) -> Source:
+    """The table without the rows for which an expression is not true; None leaves all.
+
+    Raises:
+        WrongColumnType: it is not boolean; and what ``describe`` raises.
+    """
+    if text is None:
+        return table
+    table = replace(table, types=dict(table.types), expressions=dict(table.expressions), filter=text)
+    _resolve(plpy, table, text, "filter", author)
+    if table.types[text] != "boolean":
+        raise WrongColumnType(
+            'the filter "%s" is not a condition' % text, "Its type is %s." % table.types[text],
+            "Write one that is true or false, such as a > 0."
+        )
+    _refuse_unreadable(table)
+    return table
+
+
+def has_weight(plpy, table: Source, text: str, author: Optional[str]) -> bool:
+    """Whether a table has the column of this name, or those that are mentioned by this expression."""
+    if text in table.types or expressions.names_column(text):
+        return text in table.types
+    expressions.refuse_author(plpy, author, text, "sample_weight")
+    try:
+        expressions.judge(plpy, table.name, list(table.declared), text, "sample_weight")
+        return True
+    except ColumnNotFound:
+        return False
+
+
+def _resolve(plpy, table: Source, text: str, what: str, author: Optional[str]) -> Optional[Sequence[str]]:
+    """See that a text is a column, else enter the expression that it is into the table; gives the values of that one's enum."""
+    if text in table.types:
+        return None
+    if expressions.names_column(text):
+        _column(text, table.types, table.name, what)
+    expressions.refuse_author(plpy, author, text, what)
+    found = expressions.judge(plpy, table.name, list(table.declared), text, what)
+    row = plpy.execute(plpy.prepare(_TYPE, ["int8"]), [found.type])[0]
+    table.types[text], table.expressions[text] = row["type"], found.columns
+    return row["values"]
+
+
+def _refuse_unreadable(table: Source) -> None:
+    for name in table.columns:
+        if name not in table.readable:
+            raise NoPrivilege(
+                'permission denied for column "%s" of table %s' % (name, table.name), None, "Ask the owner to GRANT SELECT on it."
+            )
+
+
+def describe_held(plpy, name: str, table: Source, features: List[dict], task: Optional[str], author: Optional[str]) -> Source:
     """Check a table whose rows are for validation: it has the columns that a run reads from its source.
 
     Args:
@@ -206,12 +281,13 @@ def describe_held(plpy, name: str, table: Source, features: List[dict], task: Op
         table: The source.
         features: Their specifications.
         task: As asked for.
+        author: Who wrote what is read of it; None: the caller.
 
     Raises:
         InvalidArgument: it is the source itself; else as :func:`describe`.
     """
     try:
-        held = describe(plpy, name, table.features, table.label, weight=table.weight)
+        held = describe(plpy, name, table.features, table.label, weight=table.weight, author=author)
     except plpy.SPIError as error:
         if error.sqlstate not in ("42P01", "3F000", "42602", "42601"):
             raise
@@ -297,8 +373,7 @@ def _relation(plpy, source: str) -> dict:
     return relation
 
 
-def _check_weight(name: str, types: Dict[str, str], relation: str, label: Optional[str]) -> None:
-    _column(name, types, relation, "sample_weight")
+def _check_weight(name: str, types: Dict[str, str], label: Optional[str]) -> None:
     if name == label:
         raise InvalidArgument(
             'sample_weight "%s" is the label' % name, "Rows would count by their own answer.", "Name another column."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Dict, FrozenSet, List, Optional, Tuple
 
 from cerebro_udf.coordinator.links import Address
@@ -23,6 +23,8 @@ class Read:
     through: Optional[int] = None  # oid of a leaf that is read through a relation above it
     low: int = 0  # first block
     high: Optional[int] = None  # block after the last one; None: to the end
+    casts: Dict[str, str] = field(default_factory=dict)  # source column -> type that it is read as, as SQL
+    expressions: Tuple[str, ...] = ()  # over the columns
 
     @property
     def where(self) -> Optional[str]:
@@ -38,7 +40,10 @@ class Read:
 
     def spec(self) -> dict:
         """What a segment's ``load`` wants to know of it."""
-        return {"relation": self.relation, "columns": self.columns, "where": self.where}
+        return {
+            "relation": self.relation, "where": self.where, "columns": self.columns, "casts": self.casts,
+            "expressions": list(self.expressions),
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)

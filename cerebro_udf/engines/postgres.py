@@ -135,7 +135,7 @@ class PostgresEngine(Engine):
                         "Ask the owner: GRANT SELECT ON %s TO …;" % source.name,
                     )
                 # Nor may the caller read ctid, by which rows are split.
-                read = Read(source.name, source.name, {name: name for name in source.columns})
+                read = Read(source.name, source.name, {name: name for name in source.columns}, expressions=tuple(source.expressions))
                 shares = [([read], sum(leaf["rows"] for leaf in local), sum(leaf["bytes"] for leaf in local))]
             else:
                 if foreign and any(_through(source, leaf, policy) for leaf in local):
@@ -168,7 +168,8 @@ class PostgresEngine(Engine):
             for row in self._plpy.execute(self._plpy.prepare(_RENAMED, ["int8"]), [leaf["oid"]])
             if row["there"] is not None
         }
-        return Read(leaf["qualified"], self._there(leaf), {name: renamed.get(name, name) for name in source.columns})
+        columns = {name: renamed.get(name, name) for name in source.columns}
+        return Read(leaf["qualified"], self._there(leaf), columns, casts=source.casts, expressions=tuple(source.expressions))
 
     def _there(self, leaf: dict) -> str:
         """What a foreign table's server calls it."""
@@ -199,10 +200,10 @@ class PostgresEngine(Engine):
         return shares
 
     def _local_read(self, source: Source, leaf: dict, low: int, high: Optional[int], policy: bool) -> Read:
-        columns = {name: name for name in source.columns}
+        columns, expressions = {name: name for name in source.columns}, tuple(source.expressions)
         if _through(source, leaf, policy):
-            return Read(leaf["qualified"], source.name, columns, leaf["oid"], low, high)
-        return Read(leaf["qualified"], "only " + leaf["qualified"], columns, None, low, high)
+            return Read(leaf["qualified"], source.name, columns, leaf["oid"], low, high, expressions=expressions)
+        return Read(leaf["qualified"], "only " + leaf["qualified"], columns, None, low, high, expressions=expressions)
 
     def alike(self, source: Source, shards: List[Shard], kept: List[str], partitioning: Optional[str] = None) -> Layout:
         if all(shard.server == SELF for shard in shards):

@@ -44,7 +44,7 @@ def step(plpy, session: Any, spec: dict, blob: bytes, pulse: Callable[[], None])
     if spec["step"] == "model":
         return {"model": _predictor(session.predictors, spec, blob)}
     for part in spec["parts"]:
-        specs.reads([*spec["carried"], *(feature["name"] for feature in spec["features"])])("parts.reads", part.get("reads"))
+        specs.reads([feature["name"] for feature in spec["features"]], spec["carried"])("parts.reads", part.get("reads"))
     if spec["model"] not in session.predictors:
         raise NotReady("the model is not loaded in this session", hint="Load it first.")
     return fill(plpy, spec, session.predictors[spec["model"]], pulse)
@@ -69,7 +69,8 @@ _TAKES = {
     "model": specs.fields(encoders=specs.encoded, program=specs.program),
     "fill": specs.fields(
         run=specs.text, model=specs.text, carried=specs.many(specs.text), features=specs.many(specs.feature, 1), probabilities=specs.flag,
-        nulls=specs.one_of("null", "skip", "error"), parts=specs.many(specs.fields(relation=specs.text, segment=specs.maybe(specs.text))),
+        nulls=specs.one_of("null", "skip", "error"),
+        parts=specs.many(specs.fields(relation=specs.text, segment=specs.maybe(specs.text))),
     ),
 }  # fmt: skip
 
@@ -172,7 +173,7 @@ def fill(plpy, spec: dict, predictor: Any, pulse: Callable[[], None]) -> dict:
         segment = ")" if part["segment"] is None else ",%s)" % _field(part["segment"])
         answers = _Answers(predictor.classes, spec["probabilities"], segment)
         for read in part["reads"]:
-            carried = ", ".join(plpy.quote_ident(read["columns"][name]) for name in spec["carried"])
+            carried = ", ".join(map(plpy.quote_ident, spec["carried"]))
             query = selection.query(plpy.quote_ident, read, "ROW(%s)::pg_catalog.text AS carried" % carried)
             for rows in reading.batches(plpy, query):
                 found = _usable(features, selection.parse(rows))

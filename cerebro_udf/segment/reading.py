@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-from cerebro_udf import columns, sequences
+from cerebro_udf import columns, expressions, sequences
 from cerebro_udf.errors import NotSupported
 from cerebro_udf.segment import arrays, binary
 
@@ -65,12 +65,17 @@ class Selection:
 
         Args:
             quote: ``plpy.quote_ident``.
-            read: ``{"relation": quoted qualified name, "where": SQL or None, "columns": {source column: name there}}``.
-            further: More outputs, as SQL.
+            read: ``{"relation": quoted qualified name, "where": SQL or None, "columns": {source column: name there}, "casts":
+                {source column: type, as SQL}, "expressions": those over the columns that are wanted, "filter": such a one that
+                is true for the rows that are wanted, or None}``.
+            further: More outputs, as SQL over the columns.
         """
 
+        casts, wanted = read.get("casts") or {}, read.get("expressions") or ()
+
         def name(column: Wanted) -> str:
-            return quote(read["columns"][column.source or column.name])
+            text = column.source or column.name
+            return expressions.sql(text) if text in wanted else quote(text)
 
         outputs = list(further)
         if self._numbers:
@@ -82,8 +87,13 @@ class Selection:
         outputs += ["%s::pg_catalog.bytea AS bytes%d" % (name(c), i) for i, c in enumerate(self._bytes)]
         of_texts = [columns.texts_sql if c.type.endswith("[]") else columns.text_sql for c in self._tokens]
         outputs += ["%s AS tokens%d" % (sql(name(c), c.type), i) for i, (sql, c) in enumerate(zip(of_texts, self._tokens))]
-        query = "SELECT %s FROM %s" % (", ".join(outputs), read["relation"])
-        return query + " WHERE " + read["where"] if read.get("where") else query
+        row = ", ".join(
+            "%s AS %s" % (quote(there) + ("::" + casts[here] if here in casts else ""), quote(here))
+            for here, there in read["columns"].items()
+        )
+        query = "SELECT %s FROM (SELECT %s FROM %s" % (", ".join(outputs), row, read["relation"])
+        query += (" WHERE " + read["where"] if read.get("where") else "") + ") AS " + expressions.ROW
+        return query + " WHERE " + expressions.sql(read["filter"]) if read.get("filter") else query
 
     def parse(self, rows: Sequence[Any]) -> Dict[str, Parsed]:
         """Parse one fetch, by the columns' names.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import List, Optional, Sequence
 
 import numpy as np
 
@@ -55,3 +56,26 @@ def mixed(words: np.ndarray) -> np.ndarray:
 def unit(words: np.ndarray) -> np.ndarray:
     """Mix uint64 words into float64 numbers, 0 <= number < 1, spread evenly."""
     return (mixed(words) >> np.uint64(11)) * 2.0**-53
+
+
+class Number:
+    """A number for each row, made of its values with keys that a purpose has to itself: numbers of two purposes are independent.
+
+    Args:
+        seed: Of the run.
+        purpose: Such as ``validation``.
+    """
+
+    def __init__(self, seed: int, purpose: str):
+        self._of = (seed, purpose)
+        self._keys: Optional[List[np.ndarray]] = None
+
+    def of(self, words: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the numbers, uint64 (rows,); ``words`` are those of each column, uint64 (rows, words), of the same widths in each call."""
+        if self._keys is None:
+            widths = [block.shape[1] for block in words]
+            self._keys = np.split(raw(sum(widths), *self._of) | np.uint64(1), np.cumsum(widths)[:-1])
+        total = np.zeros(len(words[0]), np.uint64)
+        for block, keys in zip(words, self._keys):
+            total += block @ keys
+        return total

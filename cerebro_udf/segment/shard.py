@@ -14,7 +14,7 @@ import numpy as np
 
 from cerebro_udf import columns, tensors
 from cerebro_udf.errors import OutOfMemory
-from cerebro_udf.segment import reading
+from cerebro_udf.segment import reading, seeds
 from cerebro_udf.segment.column import (
     Buffer,
     Column,
@@ -181,8 +181,8 @@ def read(plpy, spec: dict, pulse: Callable[[], None] = lambda: None) -> Union[Sh
         spec: ``reads`` ``[{"relation": quoted qualified name, "where": SQL or None, "columns": {source
             column: name there}}]``, ``held_reads`` (such scans of a table whose rows are all held out, or None), ``features``,
             ``label``, ``weight`` and ``criterion`` (column specs or None), ``seed``, ``validation`` (as ``split.Rule`` takes it),
-            ``held`` (see :meth:`Reader.shard`, or None), ``memory_bytes`` (or None), ``promised_bytes`` (to other runs),
-            ``overflow`` (whether what does not fit may go to temporary files).
+            ``held`` (see :meth:`Reader.shard`, or None), ``sample`` (fraction of the rows of ``reads``, or None), ``memory_bytes`` (or
+            None), ``promised_bytes`` (to other runs), ``overflow`` (whether what does not fit may go to temporary files).
         pulse: Called after every fetch; may raise.
 
     Raises:
@@ -220,6 +220,7 @@ class Reader:
         wanted += [reading.Wanted(weight["name"], weight["type"], "number")] if weight else []
         wanted += [reading.Wanted(CRITERION, criterion["type"], self.criterion.form, criterion["name"])] if criterion else []
         self.selection = reading.Selection(wanted)
+        self._number = seeds.Number(spec["seed"], "sample")
 
     def read(self, plpy, pulse: Callable[[], None]) -> None:
         """Read all rows."""
@@ -261,6 +262,10 @@ class Reader:
         if not good.all():
             self.skipped += int(len(good) - good.sum())
             values = {name: array[good] for name, array in values.items()}
+        if not held and self.spec.get("sample") is not None and good.any():
+            numbers = self._number.of([column.words(values[column.name]) for column in self._deciding])
+            chosen = seeds.unit(numbers) < self.spec["sample"]
+            values = {name: array[chosen] for name, array in values.items()}
         count = len(values[self.columns[0].name])
         if held:
             self._append(values, np.ones(count, bool))

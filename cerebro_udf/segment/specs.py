@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Sequence
 
 from cerebro_udf import columns, encoders, sequences
 from cerebro_udf.errors import InvalidArgument
@@ -242,6 +242,21 @@ def encoded(place: str, value: Any) -> None:
         many(_class, 1)("%s.label.classes" % place, value["label"].get("classes"))
 
 
-def reads(names: Iterable[str]) -> Check:
-    """Scans that give the columns of these names."""
-    return many(fields(relation=text, where=maybe(text), columns=fields(**{name: text for name in names})))
+_READS = many(
+    fields(
+        relation=text, where=maybe(text), columns=named(text), casts=maybe(named(text)), expressions=maybe(many(text)), filter=maybe(text)
+    )
+)
+
+
+def reads(names: Sequence[str], carried: Sequence[str] = ()) -> Check:
+    """Scans that give columns or expressions of these names; what is carried are columns."""
+
+    def check(place: str, value: Any) -> None:
+        _READS(place, value)
+        for read in value:
+            given = {*read["columns"], *(read.get("expressions") or [])}
+            for missing in [name for name in names if name not in given] + [name for name in carried if name not in read["columns"]]:
+                raise wrong("%s.columns.%s" % (place, missing), None, "text")
+
+    return check

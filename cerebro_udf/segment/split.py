@@ -51,8 +51,8 @@ class Rule:
     def __init__(self, plpy, validation: Union[float, dict], seed: int, criterion: Optional[Criterion]):
         self._option: Dict[str, Any] = validation if isinstance(validation, dict) else {"fraction": validation}
         self.ranked = "stratify" in self._option or {"time", "fraction"} <= set(self._option)
-        self._seed, self._criterion = seed, criterion
-        self._keys: Optional[np.ndarray] = None
+        self._criterion = criterion
+        self._number = seeds.Number(seed, "validation")
         self._from = self._option.get("from")
         if isinstance(self._from, str):
             seconds = columns.number_sql("$1::pg_catalog.text", criterion.type)
@@ -88,14 +88,7 @@ class Rule:
             words = [self._criterion.words(values[CRITERION])]
         else:
             words = [column.words(values[column.name]) for column in deciding]
-        if self._keys is None:
-            widths = [block.shape[1] for block in words]
-            keys = seeds.raw(sum(widths), self._seed, "validation") | np.uint64(1)
-            self._keys = np.split(keys, np.cumsum(widths)[:-1])
-        total = np.zeros(len(words[0]), np.uint64)
-        for block, keys in zip(words, self._keys):
-            total += block @ keys
-        return total
+        return self._number.of(words)
 
 
 class Ranking:

@@ -107,7 +107,7 @@ def _cores() -> int:
 _CLAIM = specs.fields(group=specs.text)
 _LOAD = specs.fields(
     run=specs.text, group=specs.maybe(specs.text), features=specs.many(specs.feature, 1), label=specs.label, weight=specs.weight,
-    seed=specs.whole(), validation=specs.validation, held=specs.maybe(specs.ranks),
+    sample=specs.maybe(specs.number), seed=specs.whole(), validation=specs.validation, held=specs.maybe(specs.ranks),
     memory_bytes=specs.maybe(specs.whole()), overflow=specs.maybe(specs.flag),
 )  # fmt: skip
 _RANK = specs.fields(run=specs.text, questions=specs.questions)
@@ -187,7 +187,7 @@ def load(plpy, gd: dict, spec: dict) -> Report:
         _LOAD("", spec)
         specs.criterion("criterion", spec.get("criterion"), spec["validation"])
         columns = [*spec["features"], *(spec[key] for key in ("label", "weight", "criterion") if spec.get(key))]
-        reads = specs.reads(column["name"] for column in columns)
+        reads = specs.reads([column["name"] for column in columns])
         reads("reads", spec.get("reads"))
         specs.maybe(reads)("held_reads", spec.get("held_reads"))
     session = _session(gd)

@@ -16,7 +16,7 @@ select * from cerebro.fit('r', 'points', 'logit', 'label', '{a,b}', '{"epochs": 
 select * from cerebro.fit('r', 'points', 'logit', 'label', '{a,b}', '{"batch_size": 0}');
 select * from cerebro.fit('r', 'points', 'logit', 'label', '{a,b}', '{"search": {"space": {}}}');
 select * from cerebro.fit('r', 'points', 'logit', 'label', '{a,b}', '{"search": {"space": {"units": [1, 2]}}}');
-select * from cerebro.fit('r', 'points', 'logit', 'label', '{a,b}', '{"sample": 3}');
+select * from cerebro.fit('r', 'points', 'logit', 'label', '{a,b}', '{"strategy": 3}');
 select * from cerebro.fit('r', 'points', 'logit', 'label', '{a,b}', '{"memory": "100B", "validation": {"fraction": 0.2, "stratify": true}}');
 select * from cerebro.fit('r', 'empty', 'logit', 'label');
 select * from cerebro.fit('r', 'holes', 'logit', 'label', '{a,b}');

@@ -1,0 +1,296 @@
+"""What a run reads beyond plain columns of tables: expressions, a filter, a sample, views.
+
+Each is held against a table that has the same rows and values stored: weights are then equal bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import psycopg
+import pytest
+
+from tests import outcome
+from tests import requirements as requires
+from tests.faults import armed
+from tests.session import LINE, LOGIT
+
+WARM = True
+pytestmark = requires.segments(3)
+
+EVALUATE = "select * from cerebro.evaluate(%s, %s::text::regclass, %s::jsonb)"
+PREDICT_TABLE = "select cerebro.predict_table(%s, %s::text::regclass, %s, '{id}', %s::jsonb)"
+COUNT = 90
+
+COLUMNS = {"id": "integer", "price": "double precision", "area": "integer", "doc": "jsonb", "at": "timestamptz"}
+# What rows are made into: the text, its type, and the same of a row in Python.
+MADE = {
+    "ln(price)": "double precision",
+    "doc->>'kind'": "text",
+    "(doc #>> '{size,w}')::int > 3": "boolean",
+    "date_trunc('day', \"at\") -- the day": "timestamptz",
+    "array[area, area % 7]": "integer[]",
+    "(select sum(n) from unnest(array[area, 1]) n)": "bigint",
+}
+LABEL, WEIGHT, FILTER = "price > 5 and area % 2 = 0", "1 + area % 3", "area <> 4 /* four */ and doc ->> 'kind' <> 'hut'"
+
+
+def made() -> list[list]:
+    random = np.random.default_rng(4)
+    return [
+        [
+            n, float(random.uniform(1, 9)), int(random.integers(1, 40)),
+            json.dumps({"kind": ("house", "hut", "flat")[random.integers(3)], "size": {"w": int(random.integers(9))}}),
+            "2026-01-%02d 13:00+00" % random.integers(1, 28),
+        ]
+        for n in range(COUNT)
+    ]  # fmt: skip
+
+
+def weights(session, run, shards):
+    return outcome.weights(outcome.best(session.cluster, run, shards=shards))
+
+
+def same(session, first, second, shards=3):
+    for a, b in zip(weights(session, first, shards), weights(session, second, shards)):
+        assert a.tobytes() == b.tobytes()
+
+
+@pytest.fixture(scope="module")
+def table(session):
+    return session.sharded(COLUMNS, made(), [30, 45, 15])
+
+
+@pytest.fixture(scope="module")
+def stored(session, table):
+    """The same table with every expression as a column of its name, on each segment."""
+    quoted = {text: '"%s"' % text.replace('"', '""') for text in [*MADE, LABEL, WEIGHT]}
+    types = {**MADE, LABEL: "boolean", WEIGHT: "integer"}
+    name = session.name("stored")
+    columns = ", ".join("%s %s" % (quoted[text], type_) for text, type_ in types.items())
+    session.conn.execute("create table %s (id integer, %s, shard integer) partition by list (shard)" % (name, columns))
+    for k, part in enumerate(table.parts):
+        node = session.cluster.node(table.segments[k])
+        outputs = ", ".join("(%s\n) as %s" % (text, quoted[text]) for text in types)
+        node.execute(
+            "set role tester; set search_path = %s; set timezone = 'UTC'; create table %s_%d as select id, %s, shard from %s where %s"
+            % (session.schema, name, k, outputs, part, FILTER)
+        )
+        session.conn.execute(
+            "create foreign table {0}_{1} partition of {0} for values in ({1}) server segment_{2}"
+            " options (schema_name '{3}', table_name '{0}_{1}')".format(name, k, table.segments[k], session.schema)
+        )
+    return "%s.%s" % (session.schema, name)
+
+
+OPTIONS = {"epochs": 2, "order": "fixed", "sample_weight": WEIGHT, "validation": 0.2}
+
+
+@pytest.fixture(scope="module")
+def fitted(session, table):
+    return session.fit(table, session.model(LOGIT), LABEL, list(MADE), filter=FILTER, **OPTIONS)
+
+
+def test_expressions_and_a_filter_train_as_the_same_values_stored(session, table, stored, fitted):
+    same(session, fitted, session.fit(stored, session.model(LOGIT), LABEL, list(MADE), **OPTIONS))
+
+
+def test_a_table_that_has_a_column_of_that_name_is_read_by_it(session, table, stored, fitted):
+    """The run's own expressions are evaluated over one table and found in the other; all answers are the same."""
+    found = dict(session.rows(EVALUATE, fitted, table.name, json.dumps({"filter": FILTER})))
+    assert found == dict(session.rows(EVALUATE, fitted, stored, "{}")) and found["loss"] > 0
+    kept = session.rows("select count(*) from " + stored)[0][0]
+    answers = []
+    for source, options in ((table.name, {"filter": FILTER}), (stored, {})):
+        target = "%s.%s" % (session.schema, session.name("scored"))
+        assert session.rows(PREDICT_TABLE, fitted, source, target, json.dumps(options)) == [(kept,)]
+        answers.append(session.rows("select id, prediction, probability from %s order by id" % target))
+    assert answers[0] == answers[1] and 0 < kept < COUNT
+    alone = session.rows(
+        "select id, cerebro.predict_class(%%s, to_jsonb(r))::bool from %s r order by id" % stored, fitted
+    )  # fmt: skip
+    assert alone == [row[:2] for row in answers[0]], "a row has the texts as its keys"
+
+
+def test_an_expression_goes_by_names_and_types_of_here(session):
+    """On the segment the columns have other names, and one has a type by which a quotient would be another."""
+    name, remote = session.name("here"), session.name("there")
+    with session.cluster.connect("tester", node=1) as there:
+        there.execute(
+            'create table {0}.{1} ("A" int, x int, y boolean); insert into {0}.{1} select i, i % 7 + 1, i % 2 = 0'
+            " from generate_series(1, 60) i".format(session.schema, remote)
+        )
+    session.conn.execute(
+        "create foreign table %s (x numeric options (column_name 'A'), b int options (column_name 'x'), y boolean) server segment_1"
+        " options (schema_name '%s', table_name '%s')" % (name, session.schema, remote)
+    )
+    stored = session.local(
+        {"x / b": "numeric", "y": "boolean"},
+        session.rows("select x / b, y from %s where b < 6" % name),
+    )
+    runs = [
+        session.fit("%s.%s" % (session.schema, name), session.model(LOGIT), "y", ["x / b"], filter="b < 6", order="fixed"),
+        session.fit(stored, session.model(LOGIT), "y", ["x / b"], order="fixed", segments=1),
+    ]
+    same(session, *runs, shards=1)
+
+
+def test_an_expression_of_an_enum_or_a_domain_is_what_it_is_over(session):
+    for node in session.cluster.nodes:
+        node.execute(
+            "set role tester; set search_path = %s; create type size as enum ('small', 'large');"
+            " create domain whole as int" % session.schema
+        )
+    table = session.sharded({"n": "integer", "x": "real"}, [[k % 3, k] for k in range(30)])
+    label = "case n % 2 when 1 then 'small' else 'large' end::" + session.schema + ".size"
+    run = session.fit(table, session.model(LOGIT), label, ["(n + 1)::%s.whole" % session.schema, "x"], validation=0)
+    types, classes = session.rows(
+        "select jsonb_path_query_array(encoders, '$.features[*].type'), encoders #> '{label,classes}' from cerebro.run where run = %s", run
+    )[0]
+    assert (types, classes) == (["integer", "real"], ["small", "large"])
+
+
+# ---- what is no expression over a row
+
+REFUSED = [
+    ("sum(price)", "42803", "aggregate functions are not allowed in WHERE"),
+    ("row_number() over ()", "42P20", "window functions are not allowed in WHERE"),
+    ("generate_series(1, area)", "0A000", "set-returning functions are not allowed in WHERE"),
+    ("price +", "42601", "syntax error"),
+    ("price, area", "42601", "syntax error"),
+    ("price) from pg_class; drop table {table}; select (1", "42601", "syntax error"),
+    ("price is null; drop table {table}; select 1 where true", "42601", "syntax error"),
+    ("price end, case when true then 2", "42601", "syntax error"),
+    ("select price", "42601", "syntax error"),
+    ("$1 + price", "42P02", "there is no parameter $1"),
+    ("nowhere(price)", "42883", "function nowhere(double precision) does not exist"),
+    ("price || 'a' = 3", "42883", "operator does not exist"),
+]
+
+
+@pytest.mark.parametrize("text, sqlstate, words", REFUSED, ids=[text for text, _, _ in REFUSED])
+def test_what_is_no_expression_over_a_row_is_refused(session, table, text, sqlstate, words):
+    text = text.format(table=table.name)
+    for what, arguments in (("feature", (LABEL, ["price", text], {})), ("filter", (LABEL, ["price"], {"filter": text}))):
+        label, features, options = arguments
+        error = session.refused(table, session.model(LOGIT), label, features, **options)
+        assert error.sqlstate == sqlstate and words in error.detail, error
+        assert error.message.startswith("the %s " % what) and error.hint
+    assert session.rows("select count(*) from " + table.name) == [(COUNT,)]
+
+
+def test_a_sub_select_over_a_table_is_refused(session, table):
+    other = session.local({"x": "real"}, [[1.0]])
+    texts = ("(select max(x) from {0})", "exists (select from {0} where x = price)", "price in (select x from {0})", "array(table {0})")
+    for text in texts:
+        error = session.refused(table, session.model(LOGIT), LABEL, [text.format(other.name)])
+        assert (error.sqlstate, error.message[:11]) == ("0A000", "the feature") and "reads a table" in error.message, text
+        assert "view" in error.hint
+
+
+def test_columns_that_are_not_there_are_told_with_the_nearest_name(session, table):
+    error = session.refused(table, session.model(LOGIT), LABEL, ["ln(prize)"])
+    assert (error.sqlstate, error.message) == ("42703", 'column "prize" does not exist') and "ln(prize)" in error.detail
+    error = session.refused(table, session.model(LOGIT), LABEL, ["Price"])
+    assert (error.sqlstate, error.hint) == ("42703", 'Did you mean "price"?'), "a bare name names a column, exactly"
+    for text in ("ctid::text", "tableoid::int"):
+        assert session.refused(table, session.model(LOGIT), LABEL, [text]).sqlstate == "42703", "where a row lies is no part of it"
+
+
+def test_an_expression_of_a_type_that_nothing_can_be_is_refused(session, table):
+    error = session.refused(table, session.model(LOGIT), LABEL, ["doc -> 'size'"])
+    assert (error.sqlstate, error.detail) == ("42804", "Its type is jsonb.")
+    error = session.refused(table, session.model(LOGIT), "doc -> 'size'", ["price"])
+    assert (error.sqlstate, error.message) == ("42804", 'column "doc -> \'size\'" cannot be a label')
+    error = session.refused(table, session.model(LOGIT), LABEL, ["price"], filter="price + 1")
+    assert (error.sqlstate, error.detail) == ("42804", "Its type is double precision.")
+    error = session.refused(table, session.model(LOGIT), LABEL, ["price"], sample_weight="doc ->> 'kind'")
+    assert (error.sqlstate, error.detail) == ("42804", "Its type is text.")
+
+
+def test_an_error_in_a_row_reaches_the_caller_and_leaves_no_run(session, table):
+    error = session.refused(table, session.model(LOGIT), LABEL, ["1 / (id - 7)"])
+    assert (error.sqlstate, error.message) == ("22012", 'segment "segment_1": division by zero')
+    error = session.refused(table, session.model(LOGIT), LABEL, ["price"], filter="(doc ->> 'kind')::int > 1")
+    assert error.sqlstate == "22P02" and "invalid input syntax for type integer" in error.message
+
+
+def test_an_expression_that_writes_fails_and_leaves_no_run(session, table):
+    for node in session.cluster.nodes:
+        node.execute(
+            "set role tester; set search_path = {0}; create table diary (n int); create function note(n int) returns int language sql"
+            " volatile as 'insert into {0}.diary values (n) returning 1'".format(session.schema)
+        )
+    error = session.refused(table, session.model(LOGIT), LABEL, ["%s.note(area)" % session.schema])
+    assert error.sqlstate == "25006" and "read-only transaction" in error.message
+    assert session.cluster.node(1).execute("select count(*) from %s.diary" % session.schema) == [(0,)]
+
+
+# ---- rights
+
+
+def test_only_the_columns_that_an_expression_mentions_need_be_readable(session, make_role):
+    table = session.local({"a": "real", "b": "real", "secret": "real", "label": "boolean"}, [[k, k, k, k % 2 == 0] for k in range(20)])
+    role = make_role()
+    grants = "grant usage on schema {0} to {1}; grant select (a, b, label) on {2} to {1}"
+    session.conn.execute(grants.format(session.schema, role, table.name))
+    query = "select trial from cerebro.fit(%s, %s::text::regclass, 'line', 'b', array[%s], '{\"epochs\": 1}')"
+    with session.cluster.connect(role) as connection:
+        connection.execute("select cerebro.create_model('line', %s)", [json.dumps(LINE)])
+        assert connection.execute(query, ["r", table.name, "a * 2 + length('secret')"]).fetchall() == [(0,)]
+        with pytest.raises(Exception, match='permission denied for column "secret"') as caught:
+            connection.execute(query, ["s", table.name, "a + secret"])
+        assert caught.value.sqlstate == "42501"
+
+
+def test_what_another_role_wrote_is_evaluated_for_that_role_only(session, table, stored, admin, make_role, fitted):
+    """A member of the owner sees the run; who merely names it would run what it says."""
+    member = make_role()
+    admin.execute("grant tester to " + member)
+    with session.cluster.connect(member) as connection:
+        for query, values in (
+            (EVALUATE, [fitted, table.name, "{}"]),
+            (PREDICT_TABLE, [fitted, table.name, session.schema + ".scored", "{}"]),
+            ("select * from cerebro.resume(%s)", [fitted]),
+        ):
+            if "resume" in query:
+                admin.execute("update cerebro_internal.run set state = 'failed' where name = %s", [fitted])
+            with pytest.raises(Exception, match="is evaluated for its author only") as caught:
+                connection.execute(query, values)
+            assert caught.value.sqlstate == "42501" and 'Role "tester" wrote it' in caught.value.diag.message_detail
+        admin.execute("update cerebro_internal.run set state = 'done' where name = %s", [fitted])
+        with pytest.raises(Exception, match="permission denied for schema"):  # on the segments, where it is no member
+            connection.execute(EVALUATE, [fitted, stored, "{}"])
+
+
+# ---- a sample
+
+
+def test_a_sample_is_the_same_rows_however_they_are_sharded(session, table):
+    rows = session.rows("select price, area, price > 5 from %s order by id" % table.name)
+    columns = {"price": "double precision", "area": "integer", "label": "boolean"}
+    found = set()
+    for sizes in ([COUNT, 0, 0], [20, 30, 40]):
+        table = session.sharded(columns, rows, sizes)
+        run = session.fit(table, session.model(LOGIT), "label", ["price", "area"], sample=0.4, validation=0.3)
+        query = "select encoders #>> '{rows,train}', encoders #>> '{rows,validation}' from cerebro.run where run = %s"
+        found.add(session.rows(query, run)[0])
+    assert len(found) == 1 and 0 < sum(map(int, found.pop())) < COUNT * 0.6
+
+
+def test_a_run_that_is_resumed_reads_the_same_rows(session, table, fitted):
+    options = {**OPTIONS, "sample": 0.7, "filter": FILTER, "seed": 7}
+    features = ["ln(price)", "doc->>'kind'"]
+    whole = session.fit(table, session.model(LOGIT), LABEL, features, **options)
+    run = session.name()
+    statement, values = session.call(table, session.model(LOGIT), LABEL, features, run, **options)
+    with armed(session.cluster.node(2), run, "mid-visit", 2) as reached, ThreadPoolExecutor(1) as pool:
+        call = pool.submit(session.conn.execute, statement, values)
+        reached()
+        session.conn.cancel()
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            call.result()
+    session.rows("select trial from cerebro.resume(%s)", run)
+    assert outcome.everything(session.cluster, run) == outcome.everything(session.cluster, whole)
