@@ -48,6 +48,8 @@ def test_no_options_are_sensible_ones():
         "fuse": None,
         "inputs": None,
         "augment": {},
+        "filter": None,
+        "sample": None,
     }
     for given in (None, {}, dict.fromkeys(expected)):
         stored = o.parse(given, MODEL).to_json()
