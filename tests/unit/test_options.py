@@ -310,7 +310,7 @@ def test_an_unknown_metric_asks_for_the_direction():
 
 
 def test_options_of_evaluate():
-    assert o.parse_evaluate(None) == {"trial": None, "segments": None, "nulls": "error", "memory": None}
+    assert o.parse_evaluate(None) == {"trial": None, "segments": None, "nulls": "error", "memory": None, "filter": None}
     assert o.parse_evaluate({"trial": 3.0, "nulls": "skip"})["trial"] == 3
     for wrong in ({"epochs": 1}, {"trial": -1}, {"trial": "1"}, []):
         with pytest.raises(InvalidArgument):
