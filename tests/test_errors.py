@@ -123,11 +123,18 @@ def test_model_that_does_not_exist(session, good):
     )
 
 
-def test_view_is_not_a_table(session, model, good):
-    session.conn.execute("create view seen as select * from " + good.name)
-    error = session.refused(session.schema + ".seen", model, "label")
-    assert (error.sqlstate, error.message) == ("0A000", "%s.seen is not a table" % session.schema)
-    assert "CREATE TABLE … AS SELECT * FROM %s.seen" % session.schema in error.hint
+def test_view_of_what_lies_on_segments(session, model, good):
+    session.conn.execute("create view seen as select * from (select * from %s) inner_most" % good.name)
+    session.conn.execute("create view seen_through as select * from seen")
+    error = session.refused(session.schema + ".seen_through", model, "label")
+    assert (error.sqlstate, error.message) == ("0A000", "view %s.seen_through reads a foreign table" % session.schema)
+    assert "would leave their segment" in error.detail and "filter" in error.hint
+
+
+def test_sequence_has_no_rows(session, model):
+    session.conn.execute("create sequence counter")
+    error = session.refused(session.schema + ".counter", model, "label")
+    assert (error.sqlstate, error.message) == ("0A000", "%s.counter has no rows" % session.schema)
 
 
 def test_temporary_table(session, model):

@@ -294,3 +294,69 @@ def test_a_run_that_is_resumed_reads_the_same_rows(session, table, fitted):
             call.result()
     session.rows("select trial from cerebro.resume(%s)", run)
     assert outcome.everything(session.cluster, run) == outcome.everything(session.cluster, whole)
+
+
+# ---- views, and what else has no blocks
+
+
+VIEWED = {"id": "integer", "a": "real", "kind": "text", "label": "boolean"}
+
+
+@pytest.fixture(scope="module")
+def local(session):
+    return session.local(VIEWED, [[k, k * 7 % 31, "xyz"[k % 3], k % 7 < 3] for k in range(COUNT)])
+
+
+def test_a_view_is_read_as_a_table_of_its_rows(session, local):
+    """A join, a computed column, a dropped and a generated one; a view of that view, and what is stored of it."""
+    schema = session.schema
+    session.conn.execute(
+        "create table kinds (kind text, gone int, width real, twice real generated always as (width * 2) stored);"
+        "alter table kinds drop column gone; insert into kinds values ('x', 1), ('y', 2), ('z', 5);"
+        "create view joined as select t.*, k.twice + a as sum, width from {0} t join kinds k using (kind) order by a, id;"
+        "create view again as select sum, kind, width, label, id from joined;"
+        "create materialized view stored_again as select * from again;".format(local.name)
+    )
+    features, options = ["sum", "kind", "ln(width)"], {"segments": 1, "seed": 7, "epochs": 2}
+    runs = [session.fit("%s.%s" % (schema, name), session.model(LOGIT), "label", features, **options) for name in ("again", "stored_again")]
+    same(session, *runs, shards=1)
+    counts = session.rows("select plan #>> '{stats,0,rows}' from cerebro_internal.visible_run where name = any(%s)", runs)
+    assert counts == [(str(COUNT),)] * 2
+    session.conn.execute("select cerebro.predict_table(%s, 'again', 'scored', '{id}')", [runs[0]])
+    assert session.rows("select count(*) from scored") == [(COUNT,)]
+    assert session.rows(EVALUATE, runs[0], schema + ".again", "{}") == session.rows(EVALUATE, runs[1], schema + ".stored_again", "{}")
+
+
+def test_a_view_of_a_table_that_was_changed_in_this_transaction(session, local):
+    session.conn.execute("create view seen as select * from " + local.name)
+    with session.conn.transaction(force_rollback=True):
+        session.conn.execute("delete from %s where a < 3" % local.name)
+        with pytest.raises(Exception, match="changed in this transaction") as caught:
+            session.conn.execute(*session.call(session.schema + ".seen", session.model(LOGIT), "label", ["a"], session.name()))
+        assert caught.value.sqlstate == "55000"
+
+
+def test_a_run_on_a_view_is_resumed_by_its_owner_only(session, admin, make_role, local):
+    session.conn.execute("create view mine as select * from " + local.name)
+    run = session.fit(session.schema + ".mine", session.model(LOGIT), "label", ["a"], epochs=1)
+    member = make_role()
+    admin.execute("grant tester to " + member)
+    admin.execute("update cerebro_internal.run set state = 'failed' where name = %s", [run])
+    with session.cluster.connect(member) as connection, pytest.raises(Exception, match="for its author only"):
+        connection.execute("select * from cerebro.resume(%s)", [run])
+
+
+def test_a_foreign_table_that_is_on_no_segment(session, admin):
+    path = "%s/filed.csv" % admin.execute("show data_directory").fetchone()[0]
+    admin.execute("copy (select k, k %% 2 from generate_series(1, 40) k) to '%s' csv" % path)
+    admin.execute("create extension if not exists file_fdw")
+    admin.execute("create server files_%s foreign data wrapper file_fdw" % session.schema)
+    try:
+        admin.execute(
+            "create foreign table {0}.filed (a int, label int) server files_{0} options (filename '{1}', format 'csv');"
+            "grant select on {0}.filed to tester".format(session.schema, path)
+        )
+        run = session.fit(session.schema + ".filed", session.model(LOGIT), "label", ["a"], epochs=1)
+        assert session.rows("select encoders #>> '{rows,train}' from cerebro.run where run = %s", run) == [("40",)]
+    finally:
+        admin.execute("drop server files_%s cascade" % session.schema)

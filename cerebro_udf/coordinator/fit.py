@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, List, Optional, Tuple
 
-from cerebro_udf import columns, faults, refusals
+from cerebro_udf import columns, expressions, faults, refusals
 from cerebro_udf.catalog import STOP_SECONDS, Ledger, refuse_read_only
 from cerebro_udf.coordinator import augment, ends, packed, per_column, programs, search, validation, weights
 from cerebro_udf.coordinator import options as run_options
@@ -222,6 +222,8 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: s
             plpy, record["source"], record["features"], record["label"], weight=parsed.sample_weight, criterion=criterion, author=author
         )
         table = filtered(plpy, table, parsed.filter, author)
+        if table.kind == "v":
+            expressions.refuse_author(plpy, author, table.name, "view")
     shards = sharded(plpy, engine, table, parsed, author, record["plan"])
     ledger.refuse_driven(record["id"])  # before any session is opened: who comes second is told at once
     segments = Segments(plpy, gd, pulse, engine, shards)

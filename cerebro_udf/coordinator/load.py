@@ -151,5 +151,6 @@ def verify(segments: Sequence[str], before: Sequence[dict], now: Sequence[dict])
             raise DataChanged(
                 'the rows of segment "%s" have changed since the run began' % segment,
                 "It held %d rows then, and %d now; contents or order differ." % (old["rows"], new["rows"]),
-                'Begin anew with options {"if_exists": "replace"}, or put the rows back.',
+                'Begin anew with options {"if_exists": "replace"}, or put the rows back. A view that gives other rows, or another order,'
+                " each time it is read is better read from a materialized view, or packed.",
             )

@@ -59,13 +59,27 @@ _COLUMNS = _TYPES % """
 """
 _TYPE = _TYPES % "select 1, null::text, $1::int8::oid, null::text, true"
 
-# A lock that only a change takes, held by this very transaction: what it did is invisible to the segments' sessions.
-_CHANGED = """
+# A relation, its partitions, and what the queries of views among them read.
+TREE = """
 with recursive tree(oid) as (
     select $1::int8::oid
     union
-    select i.inhrelid from pg_catalog.pg_inherits i join tree on i.inhparent = tree.oid
+    select below.oid
+    from tree, lateral (
+        select i.inhrelid from pg_catalog.pg_inherits i where i.inhparent = tree.oid
+        union all
+        select d.refobjid
+        from pg_catalog.pg_rewrite r
+        join pg_catalog.pg_class v on v.oid = r.ev_class and v.relkind = 'v'
+        join pg_catalog.pg_depend d on d.objid = r.oid
+        where r.ev_class = tree.oid and d.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass
+          and d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass
+    ) below(oid)
 )
+"""
+
+# A lock that only a change takes, held by this very transaction: what it did is invisible to the segments' sessions.
+_CHANGED = TREE + """
 select l.mode
 from pg_catalog.pg_locks l join tree on l.relation = tree.oid
 where l.pid = pg_catalog.pg_backend_pid() and l.locktype = 'relation'
@@ -364,11 +378,11 @@ def _relation(plpy, source: str) -> dict:
             "A temporary table is visible to the session that made it only, and segments read in sessions of their own.",
             "Make it an ordinary table.",
         )
-    if relation["relkind"] not in ("r", "p", "f", "m"):
+    if relation["relkind"] not in ("r", "p", "f", "m", "v"):
         raise NotSupported(
-            "%s is not a table" % relation["name"],
-            "Rows are read from tables, partitioned tables, foreign tables and materialized views.",
-            "CREATE TABLE … AS SELECT * FROM %s; then train on that." % relation["name"],
+            "%s has no rows" % relation["name"],
+            "Rows are read from tables, partitioned tables, foreign tables, views and materialized views.",
+            "Name one of these.",
         )
     return relation
 

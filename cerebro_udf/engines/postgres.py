@@ -7,7 +7,7 @@ import os
 from typing import Dict, List, Optional, Tuple
 
 from cerebro_udf.coordinator.links import Address
-from cerebro_udf.coordinator.source import Source
+from cerebro_udf.coordinator.source import TREE, Source
 from cerebro_udf.engines.base import SELF, Engine, Layout, Part, Piece, Read, Shard
 from cerebro_udf.errors import InvalidArgument, NotAuthenticated, NotSupported
 
@@ -34,8 +34,22 @@ join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 left join pg_catalog.pg_foreign_table f on f.ftrelid = c.oid
 left join pg_catalog.pg_foreign_server s on s.oid = f.ftserver
 left join pg_catalog.pg_foreign_data_wrapper w on w.oid = s.srvfdw
-where c.relkind in ('r', 'm', 'f')
+where c.relkind in ('r', 'm', 'f', 'v')
 order by n.nspname, c.relname
+"""
+
+# What a view reads that lies on a segment.
+_ELSEWHERE = TREE + """
+select pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname) as name, s.srvname as server
+from tree
+join pg_catalog.pg_class c on c.oid = tree.oid
+join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+join pg_catalog.pg_foreign_table f on f.ftrelid = c.oid
+join pg_catalog.pg_foreign_server s on s.oid = f.ftserver
+join pg_catalog.pg_foreign_data_wrapper w on w.oid = s.srvfdw
+where w.fdwname = 'postgres_fdw'
+order by 1
+limit 1
 """
 
 _RENAMED = """
@@ -107,6 +121,8 @@ class PostgresEngine(Engine):
 
     def shards(self, source: Source, workers: Optional[int]) -> List[Shard]:
         leaves = self._plpy.execute(self._plpy.prepare(_LEAVES, ["int8"]), [source.oid])
+        if self._read_whole(source, leaves):
+            return [Shard(0, "local_1", SELF, [_whole(source)], *self._estimate(source))]
         policy = self._policy_active(source.oid)
         foreign: Dict[str, List[dict]] = {}
         local: List[dict] = []
@@ -135,8 +151,7 @@ class PostgresEngine(Engine):
                         "Ask the owner: GRANT SELECT ON %s TO …;" % source.name,
                     )
                 # Nor may the caller read ctid, by which rows are split.
-                read = Read(source.name, source.name, {name: name for name in source.columns}, expressions=tuple(source.expressions))
-                shares = [([read], sum(leaf["rows"] for leaf in local), sum(leaf["bytes"] for leaf in local))]
+                shares = [([_whole(source)], sum(leaf["rows"] for leaf in local), sum(leaf["bytes"] for leaf in local))]
             else:
                 if foreign and any(_through(source, leaf, policy) for leaf in local):
                     raise NotSupported(
@@ -152,6 +167,31 @@ class PostgresEngine(Engine):
                 "table %s has no partitions" % source.name, "There is nothing to read.", "Attach a partition, or load rows into a table."
             )
         return shards
+
+    def _read_whole(self, source: Source, leaves: List[dict]) -> bool:
+        """Whether rows have no place by which they could be split: those of a view, or of a foreign table that is on no segment.
+
+        Raises:
+            NotSupported: it is a view of what lies on a segment.
+        """
+        if source.kind == "f":
+            return leaves[0]["wrapper"] != "postgres_fdw"
+        if source.kind != "v":
+            return False
+        found = self._plpy.execute(self._plpy.prepare(_ELSEWHERE, ["int8"]), [source.oid])
+        if found.nrows():
+            raise NotSupported(
+                "view %s reads a foreign table" % source.name,
+                'Its rows would leave their segment: %s lies on server "%s".' % (found[0]["name"], found[0]["server"]),
+                "Make the view on each segment and lead a foreign table to it, or name the table, with expressions and a filter.",
+            )
+        return True
+
+    def _estimate(self, source: Source) -> Tuple[int, int]:
+        """Rows and bytes of a relation, as the planner expects them."""
+        plan = self._plpy.execute("explain (format json) select * from %s" % source.name)[0]["QUERY PLAN"]
+        top = json.loads(plan)[0]["Plan"]
+        return top["Plan Rows"], top["Plan Rows"] * top["Plan Width"]
 
     def _may_read_all(self, oid: int) -> bool:
         """Whether the caller has SELECT on the relation itself, which covers its system columns."""
@@ -321,6 +361,10 @@ class PostgresEngine(Engine):
             " where w.fdwname = 'postgres_fdw' and pg_catalog.has_server_privilege(s.oid, 'USAGE') order by s.srvname"
         )
         return [row["name"] for row in rows]
+
+
+def _whole(source: Source) -> Read:
+    return Read(source.name, source.name, {name: name for name in source.columns}, expressions=tuple(source.expressions))
 
 
 def _through(source: Source, leaf: dict, policy: bool) -> bool:
