@@ -14,7 +14,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from cerebro_udf import errors
 
-REGRESSION, CLASSIFICATION = "regression", "classification"
+REGRESSION, CLASSIFICATION, MULTI_LABEL = "regression", "classification", "multi_label"
+TASKS = (CLASSIFICATION, REGRESSION, MULTI_LABEL)
+OTHERWISE = {REGRESSION: "is a quantity", MULTI_LABEL: "says what applies to a row"}  # of labels without classes
 NUMBER_ENCODERS = ("standardize", "minmax", "none")
 CATEGORY_ENCODERS = ("one_hot", "embedding")
 # Each reads a column in a form of its own, called as the encoder is, and says with "as" which encoder for numbers follows.
@@ -156,23 +158,26 @@ def null_policy(nulls: Any, column: str) -> Any:
 
 
 def task_of(label: dict) -> str:
-    """Say which task a label column is for: ``regression`` or ``classification``.
+    """Say which task a label column is for, one of ``TASKS``.
 
     Args:
         label: ``{"name", "type", "task"}``; the task is that asked for, or None.
 
     Raises:
         WrongColumnType: the type has no task, or not the one asked for.
-        NotSupported: an array of anything but floating-point numbers, or of arrays.
+        NotSupported: an array of anything but numbers and booleans, or of arrays.
     """
     name, type_ = label["name"], label["type"]
     if type_.endswith("[]"):
-        if type_.count("[]") == 1 and base(type_) in FLOATING and label.get("task") in (None, REGRESSION):
-            return REGRESSION
+        tasks = (REGRESSION, MULTI_LABEL) if base(type_) in FLOATING else (MULTI_LABEL, REGRESSION)
+        task = label.get("task") or tasks[0]
+        if type_.count("[]") == 1 and TYPES.get(base(type_), Type("")).quantity == "number" and task in tasks:
+            return task
         raise errors.NotSupported(
-            'array label "%s" is not supported' % name,
+            'array label "%s" is not supported' % name + (" for %s" % task if task not in tasks else ""),
             "Its type is %s." % type_,
-            "An array of type real[], double precision[] or numeric[] is for regression; else use one column of numbers, booleans or text.",
+            "An array of floating-point numbers is for regression, one of booleans, or of 0 and 1, says what applies to a row "
+            "(multi_label); else use one column of numbers, booleans or text.",
         )
     known = TYPES.get(base(type_), Type(""))
     task = label.get("task") or next(iter(known.tasks), None)
@@ -182,7 +187,8 @@ def task_of(label: dict) -> str:
         message = 'column "%s" cannot be a label' % name
         hint = "A label is a number, a boolean, text, an enum, a uuid, a date or an interval."
     else:
-        message, hint = 'label "%s" cannot be used for %s' % (name, task), 'Leave the option "task" out, or use a column of numbers.'
+        fitting = "an array of booleans, or of 0 and 1" if task == MULTI_LABEL else "a column of numbers"
+        message, hint = 'label "%s" cannot be used for %s' % (name, task), 'Leave the option "task" out, or use %s.' % fitting
     if known.quantity in ("moment", "time"):
         since = "" if known.quantity == "time" else " - extract(epoch from date '2026-01-01')"
         hint = "Make it a number by an expression: extract(epoch from %s)%s as seconds." % (quoted(name), since)
@@ -214,8 +220,8 @@ def in_order(label: dict, classes: Sequence[Any]) -> List[Any]:
 
 
 def prediction_type(label: str) -> str:
-    """The SQL type of predicted classes of a label of this type."""
-    return "text" if of(label).cast == "text" else base(label)
+    """The SQL type of predicted classes of a label of this type, or of what is predicted to apply."""
+    return ("text" if of(label).cast == "text" else base(label)) + "[]" * label.endswith("[]")
 
 
 # ---- what queries say
@@ -270,6 +276,13 @@ def spelled(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
+
+
+def array_text(value: Any) -> str:
+    """Return numbers or booleans, in lists or not, as PostgreSQL reads them in an array."""
+    if isinstance(value, list):
+        return "{%s}" % ",".join(map(array_text, value))
+    return ("t" if value else "f") if isinstance(value, bool) else repr(value)
 
 
 def number_of(spelled: Optional[str], spelling: str) -> Optional[float]:

@@ -26,13 +26,14 @@ A stored encoders object (JSON, floats survive the round trip)::
                            "codes": [{"name": "carrier", "size": 17, "encoder": "one_hot"}, ..],
                            "dtype": "int32" (of numbers, unless float32), "layers": [..] (that rows pass first),
                            "shape": [..] (if those change it)}, ..],
-               "outputs": [{"name": null, "task": "classification", "classes": 2, "shape": [3] (of an array label only)}]},
+               "outputs": [{"name": null, "task": "classification", "classes": 2 (places, of multi_label), "shape": [3] (of an array)}]},
      "rows": {"train": 800, "validation": 200}}
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -264,7 +265,7 @@ def _merge_moments(name: str, parts: List[dict]) -> Tuple[List[float], List[floa
 def _merge_label(label: dict, parts: List[dict]) -> dict:
     task = columns.task_of(label)
     result = {"name": label["name"], "type": label["type"], "task": task}
-    if task == "regression":
+    if task != "classification":
         if label["type"].endswith("[]"):
             result["shape"] = _one_shape(label["name"], parts) or []
             refusals.refuse_no_elements(label["name"], result["shape"])
@@ -330,6 +331,7 @@ def _model(features: List[dict], inputs: Sequence[dict], label: Optional[dict]) 
     output = {"name": None, "task": task, "classes": len(label["classes"]) if task == "classification" else None}
     if label and "shape" in label:
         output["shape"] = label["shape"]
+        output["classes"] = math.prod(label["shape"]) if task == "multi_label" else None
     return {"inputs": [_input(given, [by_name[name] for name in given["features"]]) for given in inputs], "outputs": [output]}
 
 
@@ -458,7 +460,7 @@ def places(encoders: dict) -> Iterator[Place]:
 
 
 def classes(label: dict) -> Optional[List[Any]]:
-    """Return the classes of a stored label as its column has them, None for regression."""
+    """Return the classes of a stored label as its column has them, None for other tasks."""
     type_ = columns.base(label["type"])
     return [_of_type(value, type_) for value in label["classes"]] if label["task"] == "classification" else None
 

@@ -11,6 +11,7 @@ one_hot    one column per class (n, classes)      probabilities (n, classes)
 score      1 for the second class (n, 1)          its probability (n, 1)
 ids        class numbers (n,)                     numbers of the most probable class (n,)
 value      the quantity (n, 1)                    the predicted quantity (n, 1)
+places     1 for what applies (n, places)         probability of each (n, places)
 =========  =====================================  ==============================================
 """
 
@@ -36,6 +37,7 @@ _SCORE = frozenset(_BINARY) | frozenset(
 )
 # What can be asked of a quantity too.
 _ALSO_VALUES = frozenset("BinaryCrossentropy Hinge SquaredHinge KLDivergence".split())
+_MANY = frozenset(["F1Score", "FBetaScore"])  # of those that want one column per class, what can be asked of any number that apply
 _SUMS = frozenset(["Mean", "Sum"])  # of one argument: Keras would take the prediction for a weight
 _OVER_CLASSES = frozenset(["CategoricalCrossentropy", "SparseCategoricalCrossentropy", "KLDivergence"])
 _AXES = (-1, 1)
@@ -50,7 +52,7 @@ def explicit(metric: Any, single: bool) -> dict:
 
     Args:
         metric: As ``compilation.check_metric`` returned it.
-        single: Whether the model has one output unit.
+        single: Whether each of the model's output units stands for itself: it has one, or the task is ``multi_label``.
     """
     if not isinstance(metric, str):
         return metric
@@ -63,12 +65,12 @@ def form(metric: dict, task: str, columns: int) -> str:
 
     Args:
         metric: As :func:`explicit` returned it, and found good by :func:`check`.
-        task: ``classification`` or ``regression``.
+        task: One of ``columns.TASKS``.
         columns: Output units; one unit tells two classes apart.
     """
     name, config = metric["class_name"], metric["config"]
-    if task == "regression":
-        return "value"
+    if task != "classification":
+        return "value" if task == "regression" else "places"
     if name in _CLASSES:
         return "classes"
     if name in _IDS:
@@ -90,7 +92,7 @@ def check(metric: Any, part: dict, label: Optional[str] = None) -> None:
     Raises:
         InvalidArgument: with a metric that fits, in the hint.
     """
-    if isinstance(metric, str) and part["task"] == "classification":
+    if isinstance(metric, str) and part["task"] != "regression":
         return
     name = explicit(metric, single=True)["class_name"]
     config = {} if isinstance(metric, str) else metric["config"]
@@ -106,6 +108,13 @@ def check(metric: Any, part: dict, label: Optional[str] = None) -> None:
             'metric "%s" judges classes, %s is a quantity' % (shown, of_label), None,
             'Take "mae", "mse" or "R2Score"; or set options.task to "classification" if it holds classes.',
         )  # fmt: skip
+    if part["task"] == "multi_label":
+        if name in (_CLASSES | _ONE_HOT | _IDS) - _MANY:
+            raise InvalidArgument(
+                'metric "%s" judges one class of several, of %s any number applies' % (shown, of_label), None,
+                'Take "accuracy", "AUC", "Precision", "F1Score" or "BinaryCrossentropy".',
+            )  # fmt: skip
+        return
     if name in _BINARY and (classes or 0) > 2:
         raise InvalidArgument(
             'metric "%s" is for two classes, %s has %d' % (shown, of_label, classes), None, 'Take "%s".' % _BINARY[name]
@@ -137,5 +146,5 @@ def over_rows(metric: dict, form: str) -> bool:
     if metric["class_name"] not in keras_names.CORRELATIONS:
         return False
     axis = metric["config"].get("axis", -1)
-    alone = form in ("value", "score") and metric["class_name"] != "CosineSimilarity"
+    alone = form in ("value", "places", "score") and metric["class_name"] != "CosineSimilarity"
     return alone or axis not in _AXES

@@ -18,12 +18,14 @@ def refuse_unusable(shard_stats: Sequence[dict], nulls: Any) -> None:
 
     Raises:
         NullInData: a column holds NULL, NaN or infinite values that are neither kept nor skipped.
-        BadData: there is no row at all, or all were skipped; a row has a negative weight.
+        BadData: there is no row at all, or all were skipped; a row has a negative weight, or a label that says of something neither
+            that it applies nor that it does not.
     """
     rows = sum(stats["rows"] for stats in shard_stats)
     skipped = sum(stats["skipped"] for stats in shard_stats)
     _refuse_nulls(shard_stats, nulls, rows + skipped)
     _refuse_negative_weights(shard_stats)
+    _refuse_other_than_places(shard_stats, rows)
     if rows == 0 and skipped:
         raise errors.BadData(
             "no rows are left to train on",
@@ -95,6 +97,18 @@ def _refuse_negative_weights(shard_stats: Sequence[dict]) -> None:
                 'column "%s" holds negative weights' % name,
                 detail="%d row%s." % (negatives, "s have one" if negatives > 1 else " has one"),
                 hint="A sample_weight is 0 or more; correct the rows, or name another column.",
+            )
+
+
+def _refuse_other_than_places(shard_stats: Sequence[dict], rows: int) -> None:
+    for name in shard_stats[0]["columns"] if shard_stats else ():
+        found = [other for stats in shard_stats for other in stats["columns"][name].get("others", ())]
+        if found:
+            raise errors.BadData(
+                'label "%s" holds numbers other than 0 and 1' % name,
+                detail="%d of %d rows do, such as %s; a 1 is in the place of what applies to a row, a 0 elsewhere."
+                % (sum(count for count, _ in found), rows, _shown(found[0][1])),
+                hint='Set the option "task" to "regression" to have the numbers themselves predicted.',
             )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Dict, Optional
 
 import cerebro_udf
 from cerebro_udf import stored
-from cerebro_udf.columns import spelled
+from cerebro_udf.columns import array_text, spelled
 from cerebro_udf.coordinator import programs
 from cerebro_udf.errors import InvalidArgument, NotReady
 from cerebro_udf.interrupts import Pulse
@@ -36,18 +36,18 @@ def predict(plpy, gd: dict, run: str, row: str, wanted: str, trial: Optional[int
     """
     values = _values(row)
     predictor = _predictor(plpy, gd, run, trial)
-    if wanted == "value" and predictor.classes is not None:
+    if wanted == "value" and predictor.task != "regression":
         raise InvalidArgument(
             'run "%s" classifies' % run, None, "Call cerebro.predict_class or cerebro.predict_probabilities."
         )
-    if wanted in ("class", "probabilities") and predictor.classes is None:
+    if wanted in ("class", "probabilities") and predictor.task == "regression":
         raise InvalidArgument('run "%s" predicts a number' % run, None, "Call cerebro.predict_value.")
     if wanted == "value" and predictor.shape:
         raise InvalidArgument('run "%s" predicts an array' % run, "Its shape is %s." % predictor.shape, "Call cerebro.predict.")
     value, probabilities = predictor.row(values, lambda sql, text: _read(plpy, gd, sql, text))
     if wanted == "value":
         return repr(float(value))
-    if predictor.classes is None:
+    if predictor.task == "regression":
         return json.dumps({"value": finite(value)})
     if wanted == "class":
         if value is None:
@@ -56,7 +56,10 @@ def predict(plpy, gd: dict, run: str, row: str, wanted: str, trial: Optional[int
                 "Its weights or this row are out of range, so no class is more probable than another.",
                 "Name a trial that learnt something: select trial, metric from cerebro.trial where run = %s;" % plpy.quote_literal(run),
             )
-        return spelled(value)
+        return array_text(value) if predictor.shape else spelled(value)
+    if predictor.task == "multi_label":
+        of_each = finite(probabilities)
+        return json.dumps(of_each if wanted == "probabilities" else {"class": value, "probabilities": of_each})
     by_class = {spelled(name): finite(float(p)) for name, p in zip(predictor.classes, probabilities)}
     return json.dumps(by_class if wanted == "probabilities" else {"class": value, "probabilities": by_class})
 

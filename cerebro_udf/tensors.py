@@ -134,7 +134,7 @@ class Encoding:
         return np.array([index.get(value, 0) for value in column], np.int32)
 
     def _encode_label(self, column: Column, pulse: Callable[[], None]) -> np.ndarray:
-        if self.encoders["label"]["task"] == "regression":
+        if self.encoders["label"]["task"] != "classification":
             return _chunked(np.asarray(column), lambda values: values, np.float32, pulse)
         if isinstance(column, Text):
             return _chunked(column.codes, self._class_indexes(column.values).__getitem__, np.int32, pulse)

@@ -99,14 +99,18 @@ def _confusion(judge: Judge) -> Dict[Tuple[int, Optional[int]], int]:
 
 
 def _classes_only(record: dict) -> None:
-    if record["encoders"]["label"]["task"] != "classification":
+    task = record["encoders"]["label"]["task"]
+    if task == "regression":
         raise InvalidArgument('run "%s" predicts a number' % record["name"], None, "Call cerebro.residuals.")
+    if task == "multi_label":
+        hint = "Call cerebro.evaluate, with metrics such as AUC and F1Score."
+        raise InvalidArgument('run "%s" predicts any number of things that apply to a row' % record["name"], None, hint)
 
 
 def _values_only(record: dict) -> None:
     if record["encoders"]["label"]["task"] != "regression":
         raise InvalidArgument(
-            'run "%s" classifies' % record["name"], None, "Call cerebro.confusion_matrix or cerebro.class_report."
+            'run "%s" classifies' % record["name"], None, "Call cerebro.confusion_matrix, cerebro.class_report or cerebro.evaluate."
         )
     if "shape" in record["encoders"]["label"]:
         raise InvalidArgument('run "%s" predicts an array' % record["name"], None, "Call cerebro.evaluate.")

@@ -18,7 +18,7 @@ _LARGER_IS_BETTER = frozenset(
 _UNDIRECTED = frozenset(["Mean", "Sum"])
 _BY_OUTPUT = {"accuracy": "max", "acc": "max", "crossentropy": "min", "ce": "min"}
 # What Keras reports when the metrics are derived from the task.
-_DERIVED = {"classification": "accuracy", "regression": "mae"}
+_DERIVED = {"classification": "accuracy", "multi_label": "accuracy", "regression": "mae"}
 
 
 def direction(metric: str) -> str:
@@ -59,7 +59,7 @@ def reported(options: Any, key: str, metric: str, given: Optional[str], task: Op
         key: Name of the option.
         metric: As given, with or without ``val_``.
         given: Its direction as given, or None.
-        task: ``classification`` or ``regression``, None while it is not known.
+        task: One of ``columns.TASKS``, None while it is not known.
 
     Raises:
         InvalidArgument: the metric is not reported, has several values, or its direction is not known.

@@ -86,7 +86,7 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str
     if start.earlier is not None:
         refuse_other_kinds(table, start.earlier["encoders"])
     if parsed.class_weight is not None:
-        weights.refuse_regression(table.label_spec(parsed.task))
+        weights.refuse_other_tasks(table.label_spec(parsed.task))
     return Call(run, model, start, table, parsed, seeded, engine, sharded(plpy, engine, table, parsed, author))
 
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from cerebro_udf import compilation, optimizers, precision
+from cerebro_udf import columns, compilation, optimizers, precision
 from cerebro_udf.coordinator import augment, directions, ends, per_column, stopping, validation, weights
 from cerebro_udf.coordinator import search as searching
 from cerebro_udf.coordinator.space import ABSENT, Axis, wrong_option
@@ -385,7 +385,7 @@ _READERS: Dict[str, Callable[[str, Any], Any]] = {
     "optimizer": lambda key, value: compilation.check_optimizer(value),
     "loss": lambda key, value: compilation.check_loss(value),
     "metrics": _metrics,
-    "task": _choice("classification", "regression"),
+    "task": _choice(*columns.TASKS),
     "validation": validation.read,
     "seed": _integer(0, MAX_SEED),
     "order": _choice("fastest", "fixed", "random"),

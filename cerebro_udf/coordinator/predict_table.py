@@ -98,8 +98,8 @@ def _columns(carried: Dict[str, str], label: dict, probabilities: bool, segment:
     """
     columns.task_of(label)
     predicted = {"prediction": "double precision" + "[]" * label["type"].endswith("[]")}
-    if label.get("classes"):
-        predicted = {"prediction": columns.prediction_type(label["type"]), "probability": "real"}
+    if label["task"] != "regression":
+        predicted = {"prediction": columns.prediction_type(label["type"]), "probability": "real" + "[]" * (label["task"] == "multi_label")}
         if probabilities:
             predicted["probabilities"] = "jsonb"
     if segment is not None:

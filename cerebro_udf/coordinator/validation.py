@@ -107,11 +107,12 @@ def check(validation: Validation, types: Dict[str, str], label: dict, weight: Op
         if number == isinstance(given, str):
             form = "a number" if number else 'a date or time, such as "2026-01-01"'
             raise wrong("validation.from", given, form + ', as column "%s" holds them' % validation["time"])
-    if "stratify" in validation and columns.task_of(label) == columns.REGRESSION:
+    if "stratify" in validation and columns.task_of(label) != columns.CLASSIFICATION:
+        otherwise = columns.OTHERWISE[columns.task_of(label)]
         raise InvalidArgument(
-            'option "validation.stratify" is for classification, label "%s" is a quantity' % label["name"],
+            'option "validation.stratify" is for classification, label "%s" %s' % (label["name"], otherwise),
             "Its type is %s." % label["type"],
-            'Leave stratify out, or set the option "task" to "classification".',
+            'Leave stratify out, or set the option "task" to "classification" if it holds classes.',
         )
     if "folds" in validation and not seeded:
         raise InvalidArgument(

@@ -34,17 +34,18 @@ def read(option: str, value: Any) -> Union[str, Dict[str, float]]:
     return {label: float(weight) for label, weight in value.items()}
 
 
-def refuse_regression(label: dict) -> None:
+def refuse_other_tasks(label: dict) -> None:
     """Refuse weights of classes for a label that has none.
 
     Args:
         label: Its column specification.
     """
-    if columns.task_of(label) == "regression":
+    task = columns.task_of(label)
+    if task != columns.CLASSIFICATION:
         raise InvalidArgument(
-            'option "class_weight" is for classification, label "%s" is a quantity' % label["name"],
+            'option "class_weight" is for classification, label "%s" %s' % (label["name"], columns.OTHERWISE[task]),
             "Its type is %s." % label["type"],
-            'Give rows weights by "sample_weight", or set the option "task" to "classification".',
+            'Give rows weights by "sample_weight", or set the option "task" to "classification" if it holds classes.',
         )
 
 

@@ -373,7 +373,7 @@ def _classes(counts: Optional[Dict[Any, int]]) -> dict:
 
 
 class NumberLabel(Column):
-    """A label of numbers or booleans: its classes, or its range; or of arrays of numbers."""
+    """A label of numbers or booleans: its classes, or its range; or of arrays of such."""
 
     def __init__(self, name: str, task: str, type_: str):
         super().__init__(name)
@@ -381,13 +381,14 @@ class NumberLabel(Column):
         self.shape: Optional[Tuple[int, ...]] = None  # of one row's
         self._counts: Optional[Dict[Any, int]] = {}  # of training rows, None beyond so many classes
         self._range: List[float] = []
+        self._others: List[Any] = []  # for multi_label: how many rows hold anything but 0 and 1, and the first such number
 
     def spelled(self, values: np.ndarray) -> List[Any]:
         """These values, as JSON."""
         return values.tolist()
 
     def words(self, values):
-        if values.dtype == np.int64:  # a double would not tell large integers apart
+        if values.dtype == np.int64 and values.ndim == 1:  # a double would not tell large integers apart
             return values.view(np.uint64).reshape(-1, 1)
         return super().words(values)
 
@@ -395,9 +396,11 @@ class NumberLabel(Column):
         if not len(values):
             return
         self.shape = values.shape[1:]
-        if self.task == "regression" and values.size:
+        if self.task != "classification" and values.size:
             self._range = [min([*self._range, values.min()]), max([*self._range, values.max()])]
-        elif self.task != "regression" and self._counts is not None:
+            if self.task == "multi_label":
+                self._observe_others(values)
+        elif self.task == "classification" and self._counts is not None:
             for value in np.unique(values).tolist():
                 self._counts.setdefault(value, 0)
             for value, count in zip(*(array.tolist() for array in np.unique(train, return_counts=True))):
@@ -405,14 +408,21 @@ class NumberLabel(Column):
             if len(self._counts) > refusals.CLASSES:
                 self._counts = None
 
+    def _observe_others(self, values: np.ndarray) -> None:
+        others = (values != 0) & (values != 1)
+        if others.any():
+            before, first = self._others or (0, float(values[others][0]))
+            self._others = [before + int(others.reshape(len(others), -1).any(axis=1).sum()), first]
+
     def stats(self):
-        if self.task == "regression":
+        if self.task != "classification":
             low, high = map(float, self._range or [np.nan, np.nan])
             return {
                 **super().stats(),
                 "shape": None if self.shape is None else list(self.shape),
                 "min": low if self._range else None,
                 "max": high if self._range else None,
+                **({"others": [self._others]} if self._others else {}),
             }
         counts = self._counts
         if counts is not None:

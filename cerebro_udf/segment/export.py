@@ -32,7 +32,8 @@ def archive(encoders: dict, program: dict, blob: bytes, about: Dict[str, Any], p
     Its input is a dict by column: numbers float64 (rows, 1), arrays float64 (rows, *shape), the pixels of
     images uint8 (rows, *shape), categories (rows, 1) of strings, or of
     int64 or bool where their column has integers or booleans; sequences and arrays of tokens of any length. Its
-    output is float32 (rows, 1) for regression, else the probabilities (rows, classes) in the order of ``classes``.
+    output is float32 (rows, 1) for regression or of the label's shape, else the probabilities (rows, classes) in the order of
+    ``classes``, or for multi_label of the label's shape.
 
     Args:
         encoders, program, blob: As for ``predict.Predictor``.
@@ -55,7 +56,9 @@ def archive(encoders: dict, program: dict, blob: bytes, about: Dict[str, Any], p
     inputs, names = _inputs(encoders)
     y = keras.ops.cast(model(_encoded(encoders, [inputs[name] for name in names], pulse)), "float32")
     classes = encoders["label"].get("classes")
-    if classes:
+    if encoders["label"]["task"] == "multi_label":
+        y = keras.layers.Activation("sigmoid")(y) if output == "logit" else y
+    elif classes:
         y = _probabilities(y, output, len(classes))
     whole = keras.Model(inputs, y, name=re.sub(r"[^A-Za-z0-9_.-]", "_", "cerebro_%s" % about["run"]))
     about = {

@@ -148,7 +148,7 @@ def _predict(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answer:
     outputs = judged.outputs = predict.answering(judged.program.model, judged.program.output, judged.program.part)(
         judged.arrays, pulse
     )
-    if output["task"] == "regression":
+    if output["task"] != "classification":
         return {"rows": rows, "nan": int(np.isnan(outputs).sum())}, None
     predicted = np.where(np.isnan(outputs).any(axis=1), columns, outputs.argmax(axis=1))
     counts = np.bincount(label.astype(np.int64) * (columns + 1) + predicted, minlength=columns * (columns + 1))

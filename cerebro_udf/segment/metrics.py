@@ -6,6 +6,7 @@ them (``state.add``), and the result is that of one pass over all rows, however 
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, Tuple
 
 import keras
@@ -32,7 +33,7 @@ def suited(metric: Any, part: dict, columns: int, logits: bool) -> keras.metrics
         ValueError, TypeError: Keras refuses its config.
     """
     metric_forms.check(metric, part)
-    metric = metric_forms.explicit(metric, columns == 1)
+    metric = metric_forms.explicit(metric, columns == 1 or part["task"] == "multi_label")
     name, config = metric["class_name"], dict(metric["config"])
     form = metric_forms.form(metric, part["task"], columns)
     if name in _LOGIT_AWARE:
@@ -45,6 +46,8 @@ def suited(metric: Any, part: dict, columns: int, logits: bool) -> keras.metrics
         config.update({key: True for key in ("sparse_y_true", "sparse_y_pred") if name != "Accuracy"})
     elif name.startswith("OneHot"):
         config["sparse_y_pred"] = False
+    elif form == "places" and name in ("F1Score", "FBetaScore") and config.get("threshold") is None:
+        config["threshold"] = 0.5  # without one Keras takes the most probable alone
     if name == "R2Score":
         config.setdefault("dtype", "float64")  # sums of squares, of which differences are taken
     convert = _CONVERSIONS[form](columns, logits, raw)
@@ -150,4 +153,12 @@ def _ids(columns: int, logits: bool, raw: bool) -> Convert:
     return lambda true, pred: (true, tf.argmax(_columns(pred, columns, logits, raw=False), 1, output_type=tf.int32))
 
 
-_CONVERSIONS = {"value": _value, "classes": _classes, "one_hot": _one_hot, "score": _score, "ids": _ids}
+def _places(columns: int, logits: bool, raw: bool) -> Convert:
+    def convert(true, pred):
+        true, pred = (tf.reshape(part, (-1, math.prod(pred.shape[1:]))) for part in (true, pred))
+        return true, tf.sigmoid(pred) if logits and not raw else pred
+
+    return convert
+
+
+_CONVERSIONS = {"value": _value, "classes": _classes, "one_hot": _one_hot, "score": _score, "ids": _ids, "places": _places}

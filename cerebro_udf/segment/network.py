@@ -166,9 +166,9 @@ def build(spec: dict, seed: int) -> Tuple[keras.Model, str]:
         model = _model(config, part)
         _check_output(model, output)
         refuse_wide(widest(model), 1)
-        logits = output["task"] == "classification" and _ends_linear(model)
+        logits = output["task"] != "regression" and _ends_linear(model)
         loss = _default_loss(model, output, logits) if loss is None else keras.losses.get(loss)
-        logits = output["task"] == "classification" and _from_logits(loss)
+        logits = output["task"] != "regression" and _from_logits(loss)
 
         def suit(checked: List[Any]) -> List[keras.metrics.Metric]:
             return [suited(metric, output, model.output_shape[-1], logits) for metric in checked]
@@ -183,7 +183,7 @@ def build(spec: dict, seed: int) -> Tuple[keras.Model, str]:
         model._symbolic_build(data_batch=example(part, rows=2))
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-    return model, "value" if output["task"] != "classification" else "logit" if logits else "probability"
+    return model, "value" if output["task"] == "regression" else "logit" if logits else "probability"
 
 
 def bare(spec: dict, seed: int) -> keras.Model:
@@ -360,7 +360,7 @@ def _from_logits(loss: Any) -> bool:
 def _default_loss(model: keras.Model, part: dict, logits: bool) -> keras.losses.Loss:
     if part["task"] == "regression":
         return keras.losses.MeanSquaredError()
-    if model.output_shape[-1] == 1:
+    if part["task"] == "multi_label" or model.output_shape[-1] == 1:
         return keras.losses.BinaryCrossentropy(from_logits=logits)
     return keras.losses.SparseCategoricalCrossentropy(from_logits=logits)
 
@@ -368,7 +368,7 @@ def _default_loss(model: keras.Model, part: dict, logits: bool) -> keras.losses.
 def _default_metrics(model: keras.Model, part: dict, logits: bool) -> List[keras.metrics.Metric]:
     if part["task"] == "regression":
         return [keras.metrics.MeanAbsoluteError(name="mae")]
-    if model.output_shape[-1] == 1:
+    if part["task"] == "multi_label" or model.output_shape[-1] == 1:
         return [keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0 if logits else 0.5)]
     return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 

@@ -37,8 +37,11 @@ class Predictor:
         self._encoding = tensors.Encoding(encoders)
         self._features = encoders["features"]
         self._read_by = {feature["name"]: columns.read_by_server(feature) for feature in self._features}
-        self.classes: Optional[list] = encoding.classes(encoders["label"])
-        self.shape: List[int] = encoders["label"].get("shape", [])
+        label = encoders["label"]
+        self.task: str = label["task"]
+        self.classes: Optional[list] = encoding.classes(label)
+        self.shape: List[int] = label.get("shape", [])
+        self._applies = bool if columns.base(label["type"]) == "boolean" else int
         try:
             self._model, output = network.build(program, seed=0)
         except TrialFailed as error:
@@ -56,7 +59,8 @@ class Predictor:
 
         Returns:
             (value, None) for regression, (class, probabilities in the order of ``classes``) for
-            classification. The class is None where a probability is NaN.
+            classification; for multi_label (what applies, in lists of the label's shape, probabilities of that shape). Class or
+            lists are None where a probability is NaN.
 
         Raises:
             InvalidArgument: a feature is missing, or a value of the wrong type or shape.
@@ -69,7 +73,7 @@ class Predictor:
         """Predict many rows, each as for :meth:`row`.
 
         Returns:
-            (values or classes, probabilities float32 (rows, classes) or None).
+            (values or classes or what applies, probabilities float32 (rows, classes) or (rows, *shape) or None).
         """
         listed = [self._in_order(values) for values in rows]
         columns = {
@@ -81,9 +85,12 @@ class Predictor:
     def columns(self, columns: Dict[str, tensors.Column]) -> Tuple[list, Optional[np.ndarray]]:
         """Predict rows given as raw columns, as ``tensors.Encoding.encode`` takes them; see :meth:`rows`."""
         answers = self._answer(self._encoding.encode(columns))
-        if self.classes is None:
+        if self.task == "regression":
             return answers.astype(float).tolist(), None
-        known = ~np.isnan(answers).any(axis=1)
+        known = ~np.isnan(answers).any(axis=tuple(range(1, answers.ndim)))
+        if self.task == "multi_label":
+            applying = (answers > 0.5).astype(self._applies).tolist()
+            return [found if k else None for found, k in zip(applying, known)], answers
         return [self.classes[i] if k else None for i, k in zip(answers.argmax(axis=1), known)], answers
 
     def _in_order(self, values: Any) -> Sequence[Any]:
@@ -113,15 +120,15 @@ def answering(model: Any, output: str, part: dict) -> Callable[..., np.ndarray]:
 
     Returns:
         A function from encoded arrays of n rows, and a ``pulse`` to call between batches, to probabilities float32
-        (n, classes), or values float32 (n, *shape of the label).
+        (n, classes), or values or probabilities float32 (n, *shape of the label).
     """
-    single = model.output_shape[-1] == 1
     (wanted,) = part["outputs"]
+    single = model.output_shape[-1] == 1
 
     def predict(x):
         y = tf.cast(model(x, training=False), tf.float32)  # a layer may compute in fewer bits
         if output == "logit":
-            y = tf.sigmoid(y) if single else tf.nn.softmax(y)
+            y = tf.sigmoid(y) if single or wanted["task"] == "multi_label" else tf.nn.softmax(y)
         return y
 
     example, _ = network.example(part, rows=1)

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from cerebro_udf import faults, refusals, tensors
-from cerebro_udf.columns import spelled
+from cerebro_udf.columns import array_text, spelled
 from cerebro_udf.errors import NotReady, NullInData
 from cerebro_udf.segment import reading, specs
 from cerebro_udf.wire import finite
@@ -109,20 +109,25 @@ class _Answers:
     """Predictions as the ends of composite literals, after ``(key,carried``.
 
     Args:
-        classes: The predictor's, None for regression.
+        task, classes: The predictor's.
         all_probabilities: Whether those of all classes are wanted.
         tail: What comes after, such as ``,segment_1)``.
     """
 
-    def __init__(self, classes: Optional[list], all_probabilities: bool, tail: str):
+    def __init__(self, task: str, classes: Optional[list], all_probabilities: bool, tail: str):
+        self._task = task
         self._spelled = None if classes is None else {value: spelled(value) for value in classes}
         self._all, self._tail = all_probabilities, tail
-        self.none = "," * (1 if classes is None else 2 + all_probabilities) + tail
+        self.none = "," * (1 if task == "regression" else 2 + all_probabilities) + tail
 
     def lines(self, answers: list, probabilities: Optional[np.ndarray]) -> List[str]:
         tail = self._tail
-        if self._spelled is None:
+        if self._task == "regression":
             return [",%s%s" % (_number(value), tail) for value in answers]
+        if self._task == "multi_label":
+            each = [finite(row) for row in probabilities.astype(float).tolist()]
+            whole = ["," + _field(json.dumps(row)) for row in each] if self._all else [""] * len(each)
+            return [self.none if a is None else ",%s,%s%s%s" % (_number(a), _number(p), w, tail) for a, p, w in zip(answers, each, whole)]
         quoted = {value: _field(text) for value, text in self._spelled.items()}
         best = probabilities.max(axis=1).astype(float).tolist()
         if not self._all:
@@ -136,7 +141,7 @@ class _Answers:
 
 def _number(value: Any) -> str:
     """A number, or an array of numbers, as a field."""
-    return '"%s"' % str(value).replace("[", "{").replace("]", "}") if isinstance(value, list) else repr(value)
+    return '"%s"' % array_text(value) if isinstance(value, list) else repr(value)
 
 
 def _field(text: str) -> str:
@@ -171,7 +176,7 @@ def fill(plpy, spec: dict, predictor: Any, pulse: Callable[[], None]) -> dict:
         relation = part["relation"]
         plan = plpy.prepare("insert into %s select r.* from pg_catalog.unnest($1) r" % relation, [relation + "[]"])
         segment = ")" if part["segment"] is None else ",%s)" % _field(part["segment"])
-        answers = _Answers(predictor.classes, spec["probabilities"], segment)
+        answers = _Answers(predictor.task, predictor.classes, spec["probabilities"], segment)
         for read in part["reads"]:
             carried = ", ".join(map(plpy.quote_ident, spec["carried"]))
             query = selection.query(plpy.quote_ident, read, "ROW(%s)::pg_catalog.text AS carried" % carried)

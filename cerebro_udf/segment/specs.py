@@ -112,7 +112,7 @@ def blobs(place: str, value: Any) -> None:
 
 # ---- what several functions take
 
-_TASK = one_of("regression", "classification")
+_TASK = one_of(*columns.TASKS)
 _NUMBERS = many(number)
 _PART = fields(
     inputs=many(

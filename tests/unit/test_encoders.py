@@ -139,6 +139,10 @@ def test_encoders_asked_for_are_used():
         ("real", "classification", "classification"),
         ("real[]", None, "regression"),
         ("numeric(10,2)[]", "regression", "regression"),
+        ("boolean[]", None, "multi_label"),
+        ("smallint[]", None, "multi_label"),
+        ("bigint[]", "regression", "regression"),
+        ("real[]", "multi_label", "multi_label"),
     ],
 )
 def test_the_task_follows_the_label_type_unless_it_is_given(type_, task, expected):
@@ -146,7 +150,8 @@ def test_the_task_follows_the_label_type_unless_it_is_given(type_, task, expecte
 
 
 @pytest.mark.parametrize("type_, task", [
-    ("text", "regression"), ("jsonb", None), ("real[]", "classification"), ("integer[]", None), ("real[][]", None),
+    ("text", "regression"), ("jsonb", None), ("real[]", "classification"), ("date[]", None), ("json[]", None), ("real[][]", None),
+    ("boolean", "multi_label"),
 ])  # fmt: skip
 def test_labels_without_a_task_are_refused(type_, task):
     with pytest.raises((errors.WrongColumnType, errors.NotSupported)):

@@ -29,6 +29,8 @@ MODELS = {
     "two probabilities": ("classification", 2, 2, False),
     "three logits": ("classification", 3, 3, True),
     "a quantity": ("regression", None, 1, False),
+    "what applies": ("multi_label", 3, 3, False),
+    "logits of what applies": ("multi_label", 3, 3, True),
 }
 
 
@@ -47,6 +49,10 @@ def data(model, seed=0):
     if task == "regression":
         y = random.normal(5, 2, ROWS)
         return y.astype(np.float32), np.abs(y + random.normal(0, 1, ROWS)).astype(np.float32).reshape(-1, 1)
+    if task == "multi_label":
+        z = random.normal(size=(ROWS, classes)).astype(np.float32)
+        y = (z + random.normal(size=z.shape) > 0).astype(np.float32)
+        return y, z if logits else tf.sigmoid(z).numpy()
     y = random.integers(0, classes, ROWS).astype(np.int32)
     z = (2.0 * np.eye(max(classes, 2))[y] + random.normal(size=(ROWS, max(classes, 2)))).astype(np.float32)
     if units == 1:
@@ -116,6 +122,20 @@ def test_metrics_are_what_keras_gives_for_labels_prepared_by_hand():
     ):
         np.testing.assert_allclose(value(metric, "three logits"), plain(one_hot, p), rtol=1e-4)
     assert value("Accuracy", "three logits") == np.mean(p.argmax(1) == y).astype(np.float32)
+
+
+def test_metrics_of_what_applies_are_keras_own_of_each_place():
+    y, p = data("what applies")
+    for metric, plain in (
+        ("accuracy", keras.metrics.BinaryAccuracy()),
+        ("F1Score", keras.metrics.F1Score(threshold=0.5)),
+        ({"FBetaScore": {"threshold": 0.3, "beta": 2.0}}, keras.metrics.FBetaScore(beta=2.0, threshold=0.3)),
+        ({"AUC": {"multi_label": True}}, keras.metrics.AUC(multi_label=True)),
+        ({"Recall": {"class_id": 1}}, keras.metrics.Recall(class_id=1)),
+        ("crossentropy", keras.metrics.BinaryCrossentropy()),
+    ):
+        for model in ("what applies", "logits of what applies"):
+            np.testing.assert_allclose(value(metric, model), plain(y, p), rtol=1e-5)
 
 
 def test_threshold_of_zero_is_one_for_logits():

@@ -47,8 +47,8 @@ def test_a_value_that_is_no_class_is_refused_with_the_nearest_one():
 
 def test_a_quantity_has_no_classes_to_weigh():
     with pytest.raises(InvalidArgument, match="for classification"):
-        weights.refuse_regression({"name": "y", "type": "real", "task": None})
-    weights.refuse_regression({"name": "y", "type": "real", "task": "classification"})
+        weights.refuse_other_tasks({"name": "y", "type": "real", "task": None})
+    weights.refuse_other_tasks({"name": "y", "type": "real", "task": "classification"})
 
 
 def test_counts_of_training_rows_are_merged():
