@@ -16,8 +16,8 @@ A stored encoders object (JSON, floats survive the round trip)::
                   {"name": "dest", "kind": "text", "type": "text", "encoder": "embedding", "dim": 16, "vocabulary": [..]},
                   {"name": "clicks", "kind": "sequence", "type": "real[]", "encoder": "standardize", "shape": [20, 1], "mean": [..],
                    "scale": [..], "sequence": {"length": 20, "pad": "post", "truncate": "post"}},
-                  {"name": "title", "kind": "tokens", "type": "text", "encoder": "tokens", "shape": [50], "vocabulary": [..],
-                   "tokens": {"length": 50, "pad": "post", "truncate": "post", "size": 10000}}],
+                  {"name": "title", "kind": "tokens", "type": "text", "encoder": "tokens", "shape": [50],
+                   "tokens": {"length": 50, "pad": "post", "truncate": "post", "size": 10000}, "vocabulary": [..] (unless hashed)}],
      "label": {"name": "late", "type": "boolean", "task": "classification", "classes": [false, true],
                "counts": [600, 200] (of training rows), "weights": [..] (only if classes are weighted)},
      "inputs": [{"name": null, "features": ["distance", "carrier", ..], "stack": null},
@@ -129,8 +129,11 @@ def _merge_feature(spec: dict, parts: List[dict]) -> dict:
     feature = {key: spec[key] for key in ("name", "kind", "type", spec["kind"]) if key in spec}
     policy = spec.get("nulls")
     if spec["kind"] == "tokens":
+        feature.update(encoder="tokens", shape=[spec["tokens"]["length"]])
+        if spec["tokens"].get("hash"):
+            return feature
         kept = _frequent(parts, spec["tokens"]["size"] - sequences.RESERVED, without=sequences.UNKNOWN)
-        return {**feature, "encoder": "tokens", "shape": [spec["tokens"]["length"]], "vocabulary": kept}
+        return {**feature, "vocabulary": kept}
     if spec["kind"] == "text":
         if policy is not None:
             feature["nulls"] = {"value": _as_text(policy["value"])} if "value" in policy else policy

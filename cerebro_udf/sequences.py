@@ -12,6 +12,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from cerebro_udf.siphash import siphash
+
 # 2 ** -126, which no arithmetic on data gives, and JSON keeps: PostgreSQL writes large floating-point numbers as integers.
 PAD = float(np.finfo(np.float32).tiny)
 PADDING, UNSEEN = "", None  # what stands for them among tokens; their codes are 0 and 1
@@ -75,6 +77,13 @@ def split(text: str, settings: dict) -> List[str]:
 def beginning() -> Numbered:
     """The codes of tokens before the first row is seen."""
     return Numbered({PADDING: 0, UNSEEN: 1})
+
+
+def hashed(rows: Sequence[Optional[Sequence[str]]], settings: dict) -> np.ndarray:
+    """As :func:`coded`, a token's code being its hash: 2 + SipHash-2-4 of its UTF-8 bytes modulo ``size`` - 2, ``size`` of the settings."""
+    tokens = list({token for row in rows for token in row or ()})
+    codes = RESERVED + siphash([token.encode() for token in tokens]) % np.uint64(settings["size"] - RESERVED)
+    return coded(rows, {**dict(zip(tokens, codes.tolist())), **beginning()}, settings)
 
 
 def coded(rows: Sequence[Optional[Sequence[str]]], codes: Dict[Optional[str], int], settings: dict) -> np.ndarray:

@@ -43,7 +43,7 @@ class Encoding:
         self._fed = fed(model_part(encoders))
         self._index: Dict[str, Dict[Optional[str], int]] = {}
         for feature in encoders["features"]:
-            if feature["kind"] == "tokens":
+            if feature["kind"] == "tokens" and "vocabulary" in feature:
                 index = {token: i + sequences.RESERVED for i, token in enumerate(feature["vocabulary"])}
                 self._index[feature["name"]] = {sequences.PADDING: 0, **index}
             elif "vocabulary" in feature:
@@ -65,7 +65,7 @@ class Encoding:
 
         Args:
             columns: By feature name: numbers (n,), arrays (n, *shape), texts as :class:`Text` or strings, tokens as :class:`Text` or
-                lists; NULL is NaN or None.
+                lists, hashed ones as lists or codes int32 (n, length); NULL is NaN or None.
             label: The label column, or None.
             pulse: Called again and again; may raise.
 
@@ -90,9 +90,12 @@ class Encoding:
         return result
 
     def _encode_tokens(self, feature: dict, column: Column, pulse: Callable[[], None]) -> np.ndarray:
+        if feature["tokens"].get("hash"):
+            codes = column if isinstance(column, np.ndarray) else sequences.hashed(column, feature["tokens"])
+            return _chunked(codes, lambda values: values, np.int32, pulse)
         if not isinstance(column, Text):
-            codes = sequences.beginning()
-            column = Text(sequences.coded(column, codes, feature["tokens"]), list(codes))
+            known = sequences.beginning()
+            column = Text(sequences.coded(column, known, feature["tokens"]), list(known))
         index = self._index[feature["name"]]
         table = np.array([index.get(token, 1) for token in column.values], np.int32)
         return _chunked(column.codes, table.__getitem__, np.int32, pulse)

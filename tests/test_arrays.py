@@ -11,6 +11,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests import outcome
 from tests import requirements as requires
@@ -21,12 +22,13 @@ WARM = True
 pytestmark = requires.segments(3)
 
 COUNT = 66
-LENGTHS = {"clicks": 4, "items": 3, "words": 5}
-TYPES = {"clicks": "double precision[]", "items": "bigint[]", "words": "text"}
+LENGTHS = {"clicks": 4, "items": 3, "words": 5, "tags": 4}
+TYPES = {"clicks": "double precision[]", "items": "bigint[]", "words": "text", "tags": "text"}
 ENCODERS = {
     "clicks": {"sequence": {"length": 4, "pad": "pre", "truncate": "pre"}},
     "items": {"tokens": {"length": 3, "size": 6}},
     "words": {"tokens": {"length": 5, "size": 100, "pad": "pre"}},
+    "tags": {"tokens": {"length": 4, "size": 40, "split": "character", "hash": True}},
 }  # fmt: skip
 VOCABULARY = "the cat sat on a mat".split()
 
@@ -40,6 +42,7 @@ def made() -> list[dict]:
                 # Ids that a double does not tell apart, of different frequencies.
                 "items": (2**60 + random.geometric(0.4, random.integers(0, 6))).tolist(),
                 "words": "  ".join(VOCABULARY[int(i)].title() for i in random.integers(0, 6, random.integers(0, 9))) + "!",
+                "tags": "".join("äbcdefghijklm"[int(i)] for i in random.integers(0, 13, random.integers(0, 7))),
             }
         )
         rows[-1]["label"] = ("down", "up")[int(sum(rows[-1]["clicks"]) > 12)]
@@ -47,19 +50,20 @@ def made() -> list[dict]:
 
 
 def model() -> keras.Model:
-    """Three inputs, two of which have masks that keep padding away from what follows."""
+    """Three inputs, two of which have masks that keep padding away from what follows, and counts of tokens."""
     clicks = keras.Input((4, 1), name="clicks")
-    items, words = (keras.Input((LENGTHS[name],), name=name, dtype="int32") for name in ("items", "words"))
+    items, words, tags = (keras.Input((LENGTHS[name],), name=name, dtype="int32") for name in ("items", "words", "tags"))
     a = keras.layers.LSTM(3)(clicks)
     b = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(6, 3, mask_zero=True)(items))
     c = keras.layers.GRU(2)(keras.layers.Embedding(100, 2, mask_zero=True)(words))
-    return keras.Model([clicks, items, words], keras.layers.Dense(2)(keras.layers.Concatenate()([a, b, c])))
+    d = keras.layers.CategoryEncoding(40, "count")(tags)
+    return keras.Model([clicks, items, words, tags], keras.layers.Dense(2)(keras.layers.Concatenate()([a, b, c, d])))
 
 
 def filled(row: list, name: str) -> list:
     """Codes, with zeros at the end that the encoder of their column names."""
     padding = [0] * (LENGTHS[name] - len(row))
-    return row + padding if name == "items" else padding + row
+    return padding + row if name == "words" else row + padding
 
 
 def codes(rows: list[list[str]], size: int) -> list[list[int]]:
@@ -104,9 +108,12 @@ class Fitted:
             found.append(np.asarray(lstm(x.astype(np.float32).reshape(1, -1, 1)))[0])
         items = codes([[str(item) for item in row["items"]][:3] for row in self.rows], 6)
         words = codes([row["words"].lower().replace("!", "").split()[:5] for row in self.rows], 100)
+        tags = [list(row["tags"][:4]) for row in self.rows]
+        tags = [2 + tf.strings.to_hash_bucket_strong(row, 38, key=[0, 0]).numpy() if row else [1] for row in tags]
         rest = keras.Model(plain.inputs[1:], plain.layers[-2].input[1:])
-        b, c = rest([np.array([filled(row, "items") for row in items]), np.array([filled(row, "words") for row in words])])
-        return np.asarray(plain.layers[-1](np.concatenate([np.array(found), b, c], axis=1)))
+        given = zip(("items", "words", "tags"), (items, words, tags))
+        others = rest([np.array([filled(list(row), name) for row in rows]) for name, rows in given])
+        return np.asarray(plain.layers[-1](np.concatenate([np.array(found), *others], axis=1)))
 
 
 @pytest.fixture(scope="module")
@@ -134,12 +141,14 @@ def test_the_archive_takes_rows_of_any_length_and_says_what_keras_says(session, 
     clicks = np.array([row["clicks"] + [np.nan] * (longest - len(row["clicks"])) for row in fitted.rows])
     items = np.array([[*map(str, row["items"]), *[""] * (5 - len(row["items"]))] for row in fitted.rows])
     words = np.array([[row["words"]] for row in fitted.rows])
-    found = archive({name: keras.ops.convert_to_tensor(x) for name, x in (("clicks", clicks), ("items", items), ("words", words))})
+    tags = np.array([[*row["tags"], *[""] * (6 - len(row["tags"]))] for row in fitted.rows])
+    given = {"clicks": clicks, "items": items, "words": words, "tags": tags}
+    found = archive({name: keras.ops.convert_to_tensor(x) for name, x in given.items()})
     np.testing.assert_allclose(np.asarray(found), fitted.probabilities, rtol=2e-5, atol=1e-6)
 
 
 def test_rows_that_predict_cannot_take_are_refused_by_name(session, fitted):
-    row = {"clicks": [1, 2], "items": [2**60 + 1], "words": "the cat"}
+    row = {"clicks": [1, 2], "items": [2**60 + 1], "words": "the cat", "tags": "ab"}
     for changes, sqlstate, words in (
         ({"clicks": []}, "22004", 'feature "clicks" is empty, or holds NULL, NaN or infinite values'),
         ({"clicks": [1, None]}, "22004", 'feature "clicks" is empty, or holds NULL, NaN or infinite values'),

@@ -24,7 +24,7 @@ _ENCODERS = "one of %s, %s" % (_PLAIN, _SHOWN)
 _NULLS = '"error", "skip", "indicator", {"value": 0} or {"value": 0, "indicator": true}'
 _SETTINGS = {
     "embedding": ("dim",), "bucketize": ("buckets", "boundaries", "as"), "sequence": ("length", "pad", "truncate", "as"),
-    "tokens": ("length", "size", "pad", "truncate", "standardize", "split"), "tensor": ("dtype", "shape", "as"),
+    "tokens": ("length", "size", "pad", "truncate", "standardize", "split", "hash"), "tensor": ("dtype", "shape", "as"),
     "image": ("height", "width", "channels", "resize", "crop", "as"),
 }  # fmt: skip
 
@@ -104,7 +104,9 @@ def _tokens(place: str, settings: dict) -> dict:
     for key, words in (("standardize", sequences.STANDARDS), ("split", sequences.SPLITS)):
         if key in settings:
             found[key] = _word("%s.%s" % (place, key), settings[key], *words)
-    return found
+    if not isinstance(settings.get("hash", False), bool):
+        raise wrong(place + ".hash", settings["hash"], "true or false")
+    return {**found, "hash": True} if settings.get("hash") else found
 
 
 def _tensor(place: str, settings: dict) -> dict:

@@ -356,6 +356,22 @@ class Tokens(Texts):
         return stats
 
 
+class HashedTokens(Column):
+    """A column of sequences of tokens that are hashed: int32 codes (rows, length), and none of the tokens.
+
+    Args:
+        settings: As for ``sequences.hashed``.
+    """
+
+    def __init__(self, name: str, settings: dict):
+        super().__init__(name)
+        self._settings = settings
+        self.shape = (settings["length"],)
+
+    def parse(self, parsed):
+        return sequences.hashed(parsed.values, self._settings)
+
+
 class TextLabel(Texts):
     def spelled(self, values: np.ndarray) -> List[str]:
         """The texts of these values."""

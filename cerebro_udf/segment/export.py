@@ -102,8 +102,13 @@ def _shape(feature: dict) -> Tuple[Optional[int], ...]:
     if feature["kind"] == "sequence":
         return (None,) if feature["shape"][1] == 1 else (None, feature["shape"][1])
     if feature["kind"] == "tokens":
-        return (None,) if feature["type"].endswith("[]") else (1,)
+        return (None,) if _takes_tokens(feature) else (1,)
     return (1,) if feature["kind"] == "text" else tuple(feature["shape"]) or (1,)
+
+
+def _takes_tokens(feature: dict) -> bool:
+    """Whether tokens come as such, not in a text: Keras cuts texts only where it looks tokens up in a vocabulary."""
+    return feature["type"].endswith("[]") or bool(feature["tokens"].get("hash"))
 
 
 def _dtype(feature: dict) -> str:
@@ -211,9 +216,11 @@ def _steps(feature: dict, x: Any) -> Any:
 
 
 def _tokens(feature: dict, x: Any) -> Any:
-    """Codes of sequences of tokens brought to one length; a row of an array that is shorter than others of its batch ends with ``""``."""
-    settings, known = feature["tokens"], feature["vocabulary"]
-    if feature["type"].endswith("[]"):
+    """Codes of sequences of tokens brought to one length; a row of tokens that is shorter than others of its batch ends with ``""``."""
+    settings, known = feature["tokens"], feature.get("vocabulary")
+    if known is None:
+        layer = keras.layers.Hashing(settings["size"] - 1, mask_value=sequences.PADDING, salt=0)
+    elif _takes_tokens(feature):
         layer = keras.layers.StringLookup(vocabulary=known, mask_token=sequences.PADDING, oov_token=sequences.UNKNOWN)
     else:
         standardize = settings.get("standardize", sequences.STANDARDS[0])
@@ -221,6 +228,8 @@ def _tokens(feature: dict, x: Any) -> Any:
             vocabulary=known, standardize=None if standardize == "none" else standardize, split=settings.get("split", "whitespace")
         )
     codes = layer(x)
+    if known is None:  # beside 0, Keras leaves no code free
+        codes = keras.ops.where(keras.ops.equal(codes, 0), 0, codes + 1)
     placed, present = _placed(keras.ops.expand_dims(codes, -1), keras.ops.not_equal(codes, 0), settings)
     codes = keras.ops.where(present, keras.ops.squeeze(placed, -1), 0)
     first = keras.ops.one_hot(settings["length"] - 1 if settings["pad"] == "pre" else 0, settings["length"], dtype="int64")

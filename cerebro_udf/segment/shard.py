@@ -18,6 +18,7 @@ from cerebro_udf.segment import reading, seeds
 from cerebro_udf.segment.column import (
     Buffer,
     Column,
+    HashedTokens,
     NumberLabel,
     Numbers,
     Steps,
@@ -162,7 +163,7 @@ def _feature(feature: dict) -> Column:
     if feature["kind"] == "text":
         return Texts(feature["name"], columns.of(feature["type"]).spelling, "nulls" in feature)
     if feature["kind"] == "tokens":
-        return Tokens(feature["name"], feature["tokens"])
+        return (HashedTokens if feature["tokens"].get("hash") else Tokens)(feature["name"], feature["tokens"])
     made = Steps if feature["kind"] == "sequence" else Numbers
     return made(feature["name"], feature.get("encoder"), "nulls" in feature)
 

@@ -139,8 +139,8 @@ _ENDS = one_of("pre", "post")
 _FORMS = {
     "sequence": fields(length=whole(1, 10**6), pad=_ENDS, truncate=_ENDS),
     "tokens": fields(
-        length=whole(1, 10**6), pad=_ENDS, truncate=_ENDS, size=whole(1), standardize=maybe(one_of(*sequences.STANDARDS)),
-        split=maybe(one_of(*sequences.SPLITS)),
+        length=whole(1, 10**6), pad=_ENDS, truncate=_ENDS, size=whole(3), standardize=maybe(one_of(*sequences.STANDARDS)),
+        split=maybe(one_of(*sequences.SPLITS)), hash=maybe(flag),
     ),
     "tensor": fields(dtype=one_of(*columns.DTYPES), shape=many(whole(1, 10**6), 1, columns.MAX_RANK)),
     "image": fields(
@@ -226,7 +226,7 @@ def encoded(place: str, value: Any) -> None:
     for item in value["features"]:
         at = "%s.features" % place
         _ENCODED(at, item)
-        if item["kind"] in ("text", "tokens"):
+        if item["kind"] == "text" or (item["kind"] == "tokens" and not item["tokens"].get("hash")):
             _TEXT(at, item)
         if item["kind"] != "text":
             _ARRAY(at, item)

@@ -3,11 +3,13 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from cerebro_udf import definition, encoders, errors, sequences, tensors
 from cerebro_udf.coordinator import options, per_column, programs
 from cerebro_udf.segment import export, program
 from cerebro_udf.segment.predict import Predictor
+from cerebro_udf.siphash import siphash
 
 ENDS = [(pad, truncate) for pad in ("pre", "post") for truncate in ("pre", "post")]
 
@@ -87,6 +89,33 @@ def test_padded_tokens_give_what_the_tokens_alone_give(pad, truncate, type_, tmp
     np.testing.assert_allclose(made.archive({"s": keras.ops.convert_to_tensor(padded)}), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("type_, pad, truncate", [("text", "pre", "post"), ("text[]", "post", "pre")])
+def test_hashed_tokens_have_the_codes_of_keras_hashing_in_predictions_and_in_the_archive(type_, pad, truncate, tmp_path):
+    settings = {"length": 4, "pad": pad, "truncate": truncate, "size": 30, "hash": True}
+    feature = {"name": "s", "kind": "tokens", "type": type_, "encoder": "tokens", "shape": [4], "tokens": settings}
+    layers = [{"CategoryEncoding": {"num_tokens": 30, "output_mode": "count"}}, {"Dense": {"units": "$classes"}}]
+    made = Fresh(feature, layers, tmp_path)
+    rows = [["a"], [], ["a", "z", "é"], ["c", "b", "b", "b", "a", "a"]]
+    given = [" %s! " % " ".join(row).upper().replace("É", "é") if type_ == "text" else row for row in rows]
+    counts = np.zeros((4, 30), np.float32)
+    for count, row in zip(counts, rows):
+        codes = keras.layers.Hashing(28, salt=0)(np.array(kept(row, truncate))).numpy() + 2 if row else [1]
+        np.add.at(count, codes, 1)
+        count[0] = 4 - count.sum()
+    expected = keras.ops.softmax(made.layers["Dense"](counts)).numpy()
+    np.testing.assert_allclose(made.probabilities(given), expected, rtol=1e-5)
+    padded = keras.ops.convert_to_tensor(np.array([row + [""] * (7 - len(row)) for row in rows]))
+    np.testing.assert_allclose(made.archive({"s": padded}), expected, rtol=1e-5)
+
+
+def test_siphash_is_that_of_tensorflow_for_strings_of_any_length():
+    random = np.random.default_rng(3)
+    strings = [bytes(random.integers(0, 256, length, np.uint8)) for length in [*range(40), 300, 0]]
+    expected = tf.strings.to_hash_bucket_strong(strings, 2**40, key=[0, 0]).numpy()
+    np.testing.assert_array_equal(siphash(strings) % np.uint64(2**40), expected.astype(np.uint64))
+    assert len(siphash([])) == 0
+
+
 def test_training_through_a_mask_is_that_of_plain_keras(tmp_path):
     settings = {"length": 5, "pad": "post", "truncate": "post"}
     feature = {"name": "s", "kind": "sequence", "type": "real[]", "encoder": "none", "shape": [5, 1], "sequence": settings}
@@ -135,6 +164,7 @@ def test_a_number_that_means_padding_is_zero_in_a_row():
         ({"sequence": {"length": 3, "as": "one_hot"}}, 'option "encoders.x.sequence.as" has a wrong value'),
         ({"sequence": {"length": 3, "padd": "pre"}}, 'unknown key "padd" in option "encoders.x"'),
         ({"tokens": {"length": 3, "size": 2}}, 'option "encoders.x.tokens.size" has a wrong value'),
+        ({"tokens": {"length": 3, "hash": 1}}, 'option "encoders.x.tokens.hash" has a wrong value'),
         ({"tokens": {"length": 3, "split": "comma"}}, 'option "encoders.x.tokens.split" has a wrong value'),
     ],
 )
