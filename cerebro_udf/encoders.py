@@ -276,6 +276,7 @@ def _merge_label(label: dict, parts: List[dict]) -> dict:
         highs = [part["max"] for part in parts if part.get("max") is not None]
         if min(lows) == max(highs):
             refusals.refuse_constant_label(label["name"], lows[0])
+        refusals.refuse_flattened_label(label, min(lows), max(highs))
         return result
     if any(part["classes"] is None for part in parts):  # one shard alone has too many to list
         raise refusals.too_many_classes(label, "more than %d" % refusals.CLASSES)

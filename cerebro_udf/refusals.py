@@ -11,6 +11,7 @@ from cerebro_udf import keras_names as names
 
 CLASSES = 1_000  # of a label, at most
 NAMED_CLASSES = 10  # in a message
+LABEL_STEPS = 1_000  # of single precision, from a quantity's least value to its greatest; fewer would be learnt as stairs
 
 
 def refuse_unusable(shard_stats: Sequence[dict], nulls: Any) -> None:
@@ -238,6 +239,22 @@ def refuse_constant_label(name: str, value: Any) -> None:
         detail="Every row holds %s." % _shown(value),
         hint="Training needs at least two different labels.",
     )
+
+
+def refuse_flattened_label(label: dict, low: float, high: float) -> None:
+    """Refuse quantities that differ by less than single precision shows, in which labels are held against what a model says.
+
+    Raises:
+        OutOfRange.
+    """
+    step = math.ldexp(1.0, math.frexp(max(abs(low), abs(high)))[1] - 24)
+    steps = (high - low) / step
+    if steps < LABEL_STEPS and columns.base(label["type"]) != "real":
+        raise errors.OutOfRange(
+            'label "%s" holds numbers that single precision does not tell apart' % label["name"],
+            detail="From its least to its greatest, %.17g to %.17g, there are %d steps." % (low, high, steps),
+            hint="Take the difference to a constant: the label may be an expression, such as price - 1000000.",
+        )
 
 
 def unseen_class(label: str, value: Any) -> errors.BadData:

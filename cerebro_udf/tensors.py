@@ -140,7 +140,10 @@ class Encoding:
         if self.encoders["label"]["task"] != "classification":
             return _chunked(np.asarray(column), lambda values: values, np.float32, pulse)
         if isinstance(column, Text):
-            return _chunked(column.codes, self._class_indexes(column.values).__getitem__, np.int32, pulse)
+            kept = np.flatnonzero(np.bincount(column.codes, minlength=len(column.values)))  # others are of rows that were skipped
+            table = np.zeros(len(column.values), np.int32)
+            table[kept] = self._class_indexes([column.values[code] for code in kept])
+            return _chunked(column.codes, table.__getitem__, np.int32, pulse)
         return _chunked(np.asarray(column), self._classes_of, np.int32, pulse)
 
     def _classes_of(self, values: np.ndarray) -> np.ndarray:

@@ -265,7 +265,7 @@ def test_classes_have_the_order_of_the_labels_type_and_come_back_as_its_text(ses
     rows = [[float(k % len(classes)), classes[k % len(classes)], k] for k in range(60)]
     table = session.sharded({"x": "real", "y": type_.format(schema=session.schema), "row": "integer"}, rows)
     model = session.model({"layers": [{"Dense": {"units": 16, "activation": "relu"}}, {"Dense": {"units": "$classes"}}]})
-    run = session.fit(table, model, "y", ["x"], epochs=40, learning_rate=0.05)
+    run = session.fit(table, model, "y", ["x"], epochs=8, batch_size=4, learning_rate=0.05)
     assert session.rows("select encoders -> 'label' -> 'classes' from cerebro.run where run = %s", run) == [(classes,)]
     texts = [spelled(value) for value in classes]
     found = session.rows("select distinct x, cerebro.predict_class(%%s, r) from %s r order by x" % table.name, run)

@@ -9,6 +9,9 @@ import pytest
 
 from tests import outcome
 from tests.cluster import ADMIN, ROLE
+from tests.session import refusal
+
+WARM = True
 
 ROWS, WIDTH, EPOCHS = 3000, 40, 2
 MODEL = {
@@ -83,13 +86,13 @@ def test_temporary_files_have_no_names_and_obey_the_servers_limit(session, clust
     with cluster.node(1).connect(ADMIN) as admin:
         admin.execute('alter role "%s" set temp_file_limit = \'10kB\'' % ROLE)
     try:
-        session.connect()  # whose workers begin anew, under that setting
-        error = session.refused(begin.table, begin.model, "y", ["x", "word"], memory="1kB", search=SEARCH)
+        call = session.call(begin.table, begin.model, "y", ["x", "word"], memory="1kB", search=SEARCH)
+        with cluster.connect() as connection:  # whose workers begin anew, under that setting
+            error = refusal(cluster, connection, *call)
         assert error.sqlstate == "53400" and "temp_file_limit is 0.0 MB" in error.detail
     finally:
         with cluster.node(1).connect(ADMIN) as admin:
             admin.execute('alter role "%s" reset temp_file_limit' % ROLE)
-        session.connect()
 
 
 def test_a_packed_shard_beyond_its_budget_trains_to_the_same_bits(session, cluster, begin, whole):

@@ -13,7 +13,7 @@ import pytest
 
 from tests import requirements as requires
 from tests.cluster import ROLE, poll_until
-from tests.faults import armed, kill_backend
+from tests.faults import armed, cancelled, kill_backend
 from tests.outcome import everything
 from tests.session import POINTS, Refusal, points
 from tests.test_predict_table import made
@@ -263,13 +263,14 @@ def test_a_reader_needs_select_on_the_blocks(session, packed, make_role, cluster
 # ---- in the other calls
 
 
-def test_a_run_on_a_packed_table_is_explained_submitted_cancelled_and_resumed(session, packed, model):
+def test_a_run_on_a_packed_table_is_explained_submitted_cancelled_and_resumed(session, model):
+    packed = pack(session, session.sharded(COLUMNS, rows(), sizes=[90], segments=[1]))
     plain = everything(session.cluster, fit(session, packed, model))
     found = dict(session.rows("select property, value from cerebro.explain_fit(%s::text::regclass, %s)", packed, model))
     assert found["training rows"] + found["validation rows"] == 90
     run = session.name()
     options = json.dumps({"epochs": 2, "batch_size": 8, "seed": 7, "order": "fixed"})
-    with armed(session.cluster.coordinator, run, "committed", 4) as reached:
+    with armed(session.cluster.coordinator, run, "committed", 2) as reached:
         session.rows("select cerebro.submit(%s, %s::text::regclass, %s, options => %s::jsonb)", run, packed, model, options)
         reached()
         assert session.rows("select cerebro.cancel(%s)", run) == [(True,)]
@@ -281,10 +282,7 @@ def test_a_run_is_not_resumed_on_blocks_that_were_packed_anew(session, source, m
     target = pack(session, source)
     run = session.name()
     options = json.dumps({"epochs": 2, "batch_size": 8, "order": "fixed"})
-    with armed(session.cluster.coordinator, run, "committed", 2) as reached:
-        session.rows("select cerebro.submit(%s, %s::text::regclass, %s, options => %s::jsonb)", run, target, model, options)
-        reached()
-        session.rows("select cerebro.cancel(%s)", run)
+    cancelled(session, session.cluster.coordinator, run, "committed", 2, FIT, [run, target, model, None, None, options])
     session.rows(CALL, source.name, target, "label", FEATURES, json.dumps({**OPTIONS, "seed": 7, "if_exists": "replace"}))
     assert session.error("select * from cerebro.resume(%s)", run).sqlstate == "ML002"
 

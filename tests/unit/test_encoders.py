@@ -201,6 +201,25 @@ def test_regression_labels_become_float32():
     assert tensors.Encoding(merged).encode({"x": np.ones(2)}, np.array([0.1, 0.2]))["label"].dtype == np.float32
 
 
+@pytest.mark.parametrize(
+    "low, high, kept", [(1.7e9, 1.7e9 + 86400, False), (1.7e9, 1.7e9 + 2e5, True), (-5.0, 5.0, True), (-3e38, 3.4e38, True)]
+)
+def test_quantities_that_single_precision_would_flatten_are_refused_as_labels(low, high, kept):
+    stats = [shard(2, x=moments([1.0, 2.0]), y={**CLEAN, "min": low, "max": high})]
+    label = {**LABEL, "type": "double precision"}
+    if kept:
+        assert encoders.merge([NUMBER], label, stats)["label"]["task"] == "regression"
+    else:
+        assert "675 steps" in bad(stats, errors.OutOfRange, 'label "y" holds numbers', label=label).detail
+        assert encoders.merge([NUMBER], {**label, "type": "real"}, stats), "whose numbers lose nothing any more"
+
+
+def test_a_class_of_skipped_rows_alone_is_none():
+    merged = encoders.merge([NUMBER], {**LABEL, "type": "text"}, [shard(2, x=moments([1.0, 2.0]), y=labels("a", "b"))])
+    column = tensors.Text(np.array([2, 0, 2], np.int32), ["b", "of a row that was skipped", "a"])
+    assert tensors.Encoding(merged).encode({"x": np.ones(3)}, column)["label"].tolist() == [0, 1, 0]
+
+
 def bad(stats, error, match, features=(NUMBER,), label=None, **options):
     with pytest.raises(error, match=match) as caught:
         encoders.merge(list(features), label, stats, **options)
