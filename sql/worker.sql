@@ -57,6 +57,20 @@ return entry.worker(plpy, GD, "load", spec)
 $$;
 COMMENT ON FUNCTION cerebro_internal.worker_load(jsonb) IS 'Read this segment''s shard and report its statistics';
 
+CREATE OR REPLACE FUNCTION cerebro_internal.worker_feed(
+    spec jsonb
+  , rows text
+)
+RETURNS jsonb
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+SET transaction_read_only = on
+AS $$
+from cerebro_udf import entry
+return entry.worker(plpy, GD, "feed", spec, rows)
+$$;
+COMMENT ON FUNCTION cerebro_internal.worker_feed(jsonb, text) IS 'Take rows of this segment''s shard, JSON as its query gives it; NULL ends them';
+
 CREATE OR REPLACE FUNCTION cerebro_internal.worker_rank(
     spec jsonb
 )

@@ -14,7 +14,7 @@ import pytest
 
 from tests import outcome
 from tests import requirements as requires
-from tests.faults import armed
+from tests.faults import armed, cancelled
 from tests.session import LINE, LOGIT
 
 WARM = True
@@ -307,6 +307,11 @@ def local(session):
     return session.local(VIEWED, [[k, k * 7 % 31, "xyz"[k % 3], k % 7 < 3] for k in range(COUNT)])
 
 
+@pytest.fixture(scope="module", autouse=True)
+def in_order(session, local):
+    session.conn.execute("create view in_order as select * from %s order by id" % local.name)
+
+
 def test_a_view_is_read_as_a_table_of_its_rows(session, local):
     """A join, a computed column, a dropped and a generated one; a view of that view, and what is stored of it."""
     schema = session.schema
@@ -325,6 +330,55 @@ def test_a_view_is_read_as_a_table_of_its_rows(session, local):
     session.conn.execute("select cerebro.predict_table(%s, 'again', 'scored', '{id}')", [runs[0]])
     assert session.rows("select count(*) from scored") == [(COUNT,)]
     assert session.rows(EVALUATE, runs[0], schema + ".again", "{}") == session.rows(EVALUATE, runs[1], schema + ".stored_again", "{}")
+
+
+def test_rows_of_a_view_are_dealt_to_its_workers(session, local):
+    """The same rows, dealt by hand: weights and predictions are equal bit for bit, validation and ranks of rows included."""
+    schema = session.schema
+    rows = session.rows("select * from in_order")
+    dealt = session.sharded(VIEWED, [row for k in range(3) for row in rows[k::3]], [30, 30, 30])
+    for validation in (0.3, {"fraction": 0.2, "stratify": True}):
+        options = {"seed": 7, "epochs": 2, "order": "fixed", "validation": validation}
+        runs = [
+            session.fit(schema + ".in_order", session.model(LOGIT), "label", ["a", "kind"], segments=3, **options),
+            session.fit(dealt, session.model(LOGIT), "label", ["a", "kind"], **options),
+        ]
+        same(session, *runs)
+    assert session.rows(EVALUATE, runs[0], schema + ".in_order", '{"segments": 3}') == session.rows(EVALUATE, runs[1], dealt.name, "{}")
+    session.conn.execute("select cerebro.predict_table(%s, 'in_order', 'scored_in_order', '{id}')", [runs[0]])
+    assert session.rows("select count(*) from scored_in_order") == [(COUNT,)]
+
+
+def test_rows_that_change_from_scan_to_scan_are_read_once(session, local):
+    """Shards are disjoint and complete, and a session that is lost gets its rows again."""
+    session.conn.execute("create view shaken as select id, label, 0::real as a from %s order by random() limit 60" % local.name)
+    model, options = session.model(LOGIT), {"segments": 3, "epochs": 2, "encoders": {"id": "one_hot"}}
+    run, server = session.name(), session.cluster.coordinator
+    with armed(server, run, "mid-visit", 2) as reached, ThreadPoolExecutor(1) as pool:
+        trained = pool.submit(session.conn.execute, *session.call(session.schema + ".shaken", model, "label", ["id"], run, **options))
+        server.execute("select pg_terminate_backend(%s)", [reached()])
+        server.execute("delete from cerebro_internal.fault where run = %s", [run])
+        assert len(trained.result().fetchall()) == 1
+    assert session.rows("select attempt from cerebro.visit where run = %s and attempt > 1", run)
+    (encoders,) = session.rows("select encoders from cerebro.run where run = %s", run)[0]
+    kept = encoders["features"][0]
+    assert encoders["rows"]["train"] == 60 and len(set(kept["vocabulary"])) == 60
+    run = session.name()
+    cancelled(session, server, run, "mid-visit", 2, *session.call(session.schema + ".shaken", model, "label", ["id"], run, **options))
+    with pytest.raises(Exception, match="have changed since the run began") as caught:
+        session.conn.execute("select * from cerebro.resume(%s)", [run])
+    assert caught.value.sqlstate == "ML002" and "materialized view" in caught.value.diag.message_hint
+
+
+def test_a_view_that_takes_too_long_leaves_no_transaction_open(session, local):
+    session.conn.execute("create view slow as select t.* from %s t, lateral pg_sleep(0.2 + 0 * id)" % local.name)
+    session.conn.execute("set statement_timeout = '2s'")
+    try:
+        error = session.refused(session.schema + ".slow", session.model(LOGIT), "label", ["a"], segments=2)
+    finally:
+        session.conn.execute("reset statement_timeout")
+    assert error.sqlstate == "57014"
+    assert session.fit(session.schema + ".in_order", session.model(LOGIT), "label", ["a"], segments=2, epochs=1)
 
 
 def test_a_view_of_a_table_that_was_changed_in_this_transaction(session, local):

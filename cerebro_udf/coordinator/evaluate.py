@@ -108,6 +108,7 @@ class Judge:
         lost = [number for number, link in enumerate(self._segments.links) if not link.alive]
         for number in lost:
             self._again(number)
+        self._segments.wait(lost)
         self._assign(lost)
         if self._predicted:
             self._asked("predict", (), lost, {})

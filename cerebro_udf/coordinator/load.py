@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from cerebro_udf import columns
 from cerebro_udf import encoders as encoding
 from cerebro_udf.coordinator import ranks
+from cerebro_udf.coordinator.dealing import Deal
 from cerebro_udf.coordinator.links import Reply
 from cerebro_udf.coordinator.options import Options
 from cerebro_udf.coordinator.segments import Segments
@@ -18,6 +19,7 @@ from cerebro_udf.errors import CerebroError, DataChanged, OutOfMemory
 from cerebro_udf.segment import state
 
 _LOAD = "select cerebro_internal.worker_load($1)::text"
+_FEED = "select cerebro_internal.worker_feed($1, $2)::text"
 _RANK = "select cerebro_internal.worker_rank($1)::text"
 _SPLIT = "select cerebro_internal.worker_split($1)::text"
 _ENCODE = "select cerebro_internal.worker_encode($1)::text"
@@ -48,6 +50,7 @@ class Loader:
         self._held: Optional[List[List[dict]]] = None  # of each shard, the ranks that are held out, where rows are ranked
         self._inputs, self._augment, self._filter = options.inputs, options.augment, table.filter
         self.in_files = 0
+        self._deal: Optional[Deal] = None
         self._nulls, self._settings = nulls, {"seed": options.seed, "validation": validation, "sample": sample}
 
     def load(self) -> List[dict]:
@@ -59,14 +62,42 @@ class Loader:
         if any(feature["kind"] == "image" for feature in self.features):
             self._segments.start()
         try:
-            reports = self._segments.call(_LOAD, self._spec)
+            reports = self._read()
         except CerebroError as error:
             if error.sqlstate != OutOfMemory.sqlstate or self._overflow:
                 raise
             self._segments.make_room()
             self._overflow = True
-            reports = self._segments.call(_LOAD, self._spec)
+            reports = self._read()
         return reports if "rows" in reports[0] else self._split([dict(map(tuple, report["classes"])) for report in reports])
+
+    def _read(self) -> List[dict]:
+        """Have shards read; where rows are dealt, have them read by one, and send them out."""
+        reports = self._segments.call(_LOAD, self._spec)
+        if not self._segments.shards[0].dealt:
+            return reports
+        if self._deal is None:
+            self._deal = Deal(self._segments.plpy, self._segments, reports[0]["query"])
+        for number in range(len(reports)):
+            self._feed(number, lambda report, number=number: reports.__setitem__(number, report))
+        self._segments.wait()
+        return reports
+
+    def _feed(self, number: int, then: Callable[[dict], None]) -> None:
+        """Send a shard the rows that are dealt to it, two requests at a time; ``then`` gets what ``load`` would have reported."""
+        waiting = self._deal.rows(number)
+        ends = iter([None])
+
+        def send(_: Optional[Reply] = None) -> None:
+            rows = next(waiting, None)
+            if rows is not None:
+                self._segments.post(number, _FEED, {"run": self._key}, rows, then=send)
+                return
+            for end in ends:
+                self._segments.post(number, _FEED, {"run": self._key}, end, then=lambda reply: then(json.loads(reply.rows[0][0])))
+
+        send()
+        send()
 
     def _split(self, classes: List[Dict[Any, int]]) -> List[dict]:
         """Find the ranks that are held out, and have segments divide their rows; ``classes`` are those of each shard, with their rows."""
@@ -86,7 +117,7 @@ class Loader:
         return {
             **self._place(number), **self._settings, "features": self.features, "label": self.label,
             "weight": self._weight, "criterion": self._criterion, "held": self._held and self._held[number],
-            "held_reads": shard.held and [read.spec() for read in shard.held.reads],
+            "held_reads": shard.held and [read.spec() for read in shard.held.reads], "dealt": shard.dealt,
         }  # fmt: skip
 
     def _place(self, number: int) -> dict:
@@ -132,12 +163,18 @@ class Loader:
         Nothing is waited for: the link is busy until all is done.
         """
 
-        def loaded(reply: Reply) -> None:
-            verify([self._segments.shards[number].segment], [before], [json.loads(reply.rows[0][0])])
+        def loaded(report: dict) -> None:
+            verify([self._segments.shards[number].segment], [before], [report])
+            self._segments.post(number, _ENCODE, {"run": self._key, "encoders": encoders}, then=lambda reply: None)
+
+        def received(reply: Reply) -> None:
+            if self._segments.shards[number].dealt:
+                self._feed(number, loaded)
+            else:
+                loaded(json.loads(reply.rows[0][0]))
 
         self._segments.reopen(number)
-        self._segments.post(number, _LOAD, self._spec(number), then=loaded)
-        self._segments.post(number, _ENCODE, {"run": self._key, "encoders": encoders}, then=lambda reply: None)
+        self._segments.post(number, _LOAD, self._spec(number), then=received)
 
 
 def verify(segments: Sequence[str], before: Sequence[dict], now: Sequence[dict]) -> None:

@@ -14,7 +14,7 @@ from cerebro_udf.coordinator import target as targets
 from cerebro_udf.coordinator.source import Source, describe, filtered, refuse_other_kinds
 from cerebro_udf.coordinator.staging import Staging
 from cerebro_udf.engines import engine_for
-from cerebro_udf.engines.base import SELF, Engine, Part
+from cerebro_udf.engines.base import SELF, Engine, Part, by_one
 from cerebro_udf.errors import (
     CerebroError,
     InvalidArgument,
@@ -125,7 +125,7 @@ class _Call:
         self._plpy, self._run, self._table, self._target, self._key = plpy, run, table, target, key
         self._options, self._encoders = options, encoders
         self._engine: Engine = engine_for(plpy)
-        shards = self._engine.shards(table, options["segments"])
+        shards = by_one(self._engine.shards(table, options["segments"]))
         self._carried = list(table.carried)
         appended = target.partitioning if options["if_exists"] == "append" else None
         self._layout = self._engine.alike(table, shards, self._carried, appended)

@@ -51,6 +51,7 @@ SETTINGS = {
     "statement_timeout": "0", "idle_session_timeout": "0", "idle_in_transaction_session_timeout": "0",
     "TimeZone": "UTC", "DateStyle": "ISO", "extra_float_digits": "3", "search_path": "pg_catalog, pg_temp",
     "client_connection_check_interval": "500ms", "client_min_messages": "notice", "jit": "off",
+    "bytea_output": "hex",
     "work_mem": "160MB",  # a visit's result passes through a tuple store; a state of 64 MB must not spill to disk there
 }  # fmt: skip
 
@@ -110,7 +111,7 @@ class Segments:
     """
 
     def __init__(self, plpy, gd: dict, pulse, engine: Engine, shards: List[Shard]):
-        self._plpy, self._pulse, self.shards = plpy, pulse, shards
+        self.plpy, self._pulse, self.shards = plpy, pulse, shards
         self._warm: Dict[Tuple[Address, int], Link] = gd.setdefault("cerebro_links", {})
         slots: Dict[str, int] = {}
         self._keys: List[Tuple[Address, int]] = []

@@ -57,6 +57,7 @@ class Shard:
     rows_estimate: int
     size_bytes: Optional[int]  # None where only the segment knows
     policy_expected: bool = False  # the segment must have row security on what is read
+    dealt: bool = False  # the rows have no place to tell them apart by: they are read once, row i is that of shard i modulo all shards
     held: Optional["Shard"] = None  # of a table of rows for validation, what lies beside this shard
 
     def plan(self) -> dict:
@@ -64,6 +65,11 @@ class Shard:
         cuts = [{"leaf": read.leaf, "low": read.low, "high": read.high} for read in self.reads]
         plan = {"segment": self.segment, "server": self.server, "cuts": cuts}
         return plan if self.held is None else {**plan, "held": self.held.plan()["cuts"]}
+
+
+def by_one(shards: List[Shard]) -> List[Shard]:
+    """Shards that are each read by itself: one of all those whose rows would be dealt."""
+    return shards[:1] if shards[0].dealt else shards
 
 
 @dataclass(frozen=True)
@@ -135,7 +141,7 @@ class Engine(ABC):
         if held is None:
             return shards
         places: Dict[str, List[Shard]] = {}
-        for part in self.shards(held, sum(shard.server == SELF for shard in shards) or None):
+        for part in by_one(self.shards(held, sum(shard.server == SELF for shard in shards) or None)):
             places.setdefault(part.server, []).append(part)
         strangers = sorted(places.keys() - {shard.server for shard in shards})
         if strangers:
@@ -173,7 +179,7 @@ class Engine(ABC):
                 shard, read = reads[part["server"], cut["leaf"]]
                 high = None if cut["high"] is None else int(cut["high"])
                 cuts.append(replace(read, low=int(cut["low"]), high=high))
-            shards.append(Shard(number, str(part["segment"]), shard.server, cuts, 0, None, shard.policy_expected))
+            shards.append(Shard(number, str(part["segment"]), shard.server, cuts, 0, None, shard.policy_expected, shard.dealt))
         if held is None:
             return shards
         beside = iter(self.shards_again(held, [{**part, "cuts": part["held"]} for part in plan if "held" in part]))

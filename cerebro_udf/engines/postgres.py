@@ -122,7 +122,11 @@ class PostgresEngine(Engine):
     def shards(self, source: Source, workers: Optional[int]) -> List[Shard]:
         leaves = self._plpy.execute(self._plpy.prepare(_LEAVES, ["int8"]), [source.oid])
         if self._read_whole(source, leaves):
-            return [Shard(0, "local_1", SELF, [_whole(source)], *self._estimate(source))]
+            rows, size = self._estimate(source)
+            count = self._workers(workers, rows if workers else size // self._block_bytes())
+            return [
+                Shard(n, "local_%d" % (n + 1), SELF, [_whole(source)], rows // count, size // count, dealt=True) for n in range(count)
+            ]
         policy = self._policy_active(source.oid)
         foreign: Dict[str, List[dict]] = {}
         local: List[dict] = []
@@ -216,14 +220,19 @@ class PostgresEngine(Engine):
         quote = self._plpy.quote_ident
         return "%s.%s" % (quote(leaf["there_schema"] or leaf["schema"]), quote(leaf["there_name"] or leaf["name"]))
 
+    def _block_bytes(self) -> int:
+        return int(self._plpy.execute("select pg_catalog.current_setting('block_size') as size")[0]["size"])
+
+    def _workers(self, wanted: Optional[int], pieces: int) -> int:
+        """How many local workers share so many pieces: one per core, unless a number is wanted; no more than there are pieces."""
+        return max(1, min(wanted or min(len(os.sched_getaffinity(0)), MAX_DEFAULT_WORKERS), pieces))
+
     def _split(self, source: Source, leaves: List[dict], workers: Optional[int], policy: bool):
         """Deal the leaves' blocks out in equal runs; the last run of a leaf is open, for rows that come meanwhile."""
-        block_bytes = int(self._plpy.execute("select pg_catalog.current_setting('block_size') as size")[0]["size"])
+        block_bytes = self._block_bytes()
         blocks = [leaf["bytes"] // block_bytes for leaf in leaves]
         total = sum(blocks)
-        if workers is None:
-            workers = min(len(os.sched_getaffinity(0)), MAX_DEFAULT_WORKERS)
-        workers = max(1, min(workers, total))
+        workers = self._workers(workers, total)
         shares = []
         for worker in range(workers):
             begin, end = total * worker // workers, total * (worker + 1) // workers

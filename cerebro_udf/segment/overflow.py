@@ -23,6 +23,8 @@ PREFIX = "pgsql_tmp"  # PostgreSQL removes what is left of such files when it st
 SPARED_BYTES = 2**30  # of the disk, for the server
 WINDOW_BYTES = 16 * 2**20
 
+_MEMORY = 'Raise the option "memory", or spread the table over more segments.'
+
 _IN_MEMORY = ("label", "weight")
 
 
@@ -32,10 +34,12 @@ class Overflow:
     Args:
         limit_bytes: What the server lets one session have in such files (``temp_file_limit``), None: all there is.
         folder: Where they are made.
+        what: Lies in them, for messages.
+        hint: What helps if there is no room.
     """
 
-    def __init__(self, limit_bytes: Optional[int] = None, folder: str = FOLDER):
-        self._limit, self._folder = limit_bytes, folder
+    def __init__(self, limit_bytes: Optional[int] = None, folder: str = FOLDER, what: str = "shard", hint: str = _MEMORY):
+        self._limit, self._folder, self._what, self._hint = limit_bytes, folder, what, hint
         self.bytes = 0
 
     def file(self) -> Any:
@@ -54,9 +58,9 @@ class Overflow:
         self.bytes += more
         if self._limit is not None and self.bytes > self._limit:
             raise OutOfTemporaryFiles(
-                "the shard does not fit the temporary files that a session may have on its segment",
+                "the %s does not fit the temporary files that a session may have there" % self._what,
                 "What does not fit the memory takes %.1f MB or more; temp_file_limit is %.1f MB." % (self.bytes / 1e6, self._limit / 1e6),
-                'Raise the option "memory" or temp_file_limit, or spread the table over more segments.',
+                "%s Or raise temp_file_limit." % self._hint,
             )
         try:
             disk = os.statvfs(self._folder)
@@ -67,9 +71,9 @@ class Overflow:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise DiskFull(
-                "the shard does not fit the disk of its segment",
+                "the %s does not fit the disk of its segment" % self._what,
                 "What does not fit the memory takes %.1f MB or more in temporary files." % (self.bytes / 1e6),
-                'Raise the option "memory", or spread the table over more segments.',
+                self._hint,
             ) from None
 
     def array(self, shape: Tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from cerebro_udf import columns, expressions, sequences
-from cerebro_udf.errors import NotSupported
+from cerebro_udf.errors import InvalidArgument, NotSupported
 from cerebro_udf.segment import arrays, binary
 
 FIRST_FETCH_ROWS = 256  # shows how wide a row is
@@ -58,6 +58,13 @@ class Selection:
         )
         self._bytes = [column for column in wanted if column.kind in binary.READERS]
         self._shapes: Dict[str, Optional[Tuple[int, ...]]] = {}
+        self._blobs = {"numbers"} if self._numbers else set()  # names of outputs that are bytea, and of all others
+        for kind, of in (("array", self._arrays), ("sequence", self._sequences), ("bytes", self._bytes)):
+            self._blobs.update("%s%d" % (kind, i) for i in range(len(of)))
+        self._others = {
+            "%s%d" % (kind, i)
+            for kind, of in (("text", self._texts), ("integer", self._integers), ("tokens", self._tokens)) for i in range(len(of))
+        }  # fmt: skip
         self._rows = 0
 
     def query(self, quote: Callable[[str], str], read: dict, *further: str) -> str:
@@ -131,6 +138,24 @@ class Selection:
             parsed[column.name] = Parsed(*binary.read_all([row["bytes%d" % i] for row in rows], column.kind, column.settings))
         self._rows += len(rows)
         return parsed
+
+    def received(self, rows: Any) -> List[dict]:
+        """What ``parse`` wants, of rows that PostgreSQL wrote as JSON.
+
+        Args:
+            rows: ``[{output: value}]``, a bytea as hexadecimal digits behind ``\\x``.
+
+        Raises:
+            InvalidArgument: they are something else.
+        """
+        try:
+            for row in rows:
+                if row.keys() != self._blobs | self._others:
+                    raise ValueError("A row has the outputs %s." % ", ".join(map(str, row)))
+                row.update((name, bytes.fromhex(row[name][2:])) for name in self._blobs if row[name] is not None)
+            return rows
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InvalidArgument("the rows are not those of the query", str(error)[:200], "Send what the query gives.") from None
 
     def _steps(self, column: Wanted, found: List[Optional[np.ndarray]]) -> Parsed:
         rows = [None if row is None or not row.size else row for row in found]

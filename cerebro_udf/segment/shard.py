@@ -175,15 +175,19 @@ def _label(label: dict) -> Column:
 
 
 def read(plpy, spec: dict, pulse: Callable[[], None] = lambda: None) -> Union[Shard, "Reader"]:
-    """Read the shard; where it takes the ranks of its rows to know which are held out, and they are not given, it waits for them.
+    """Read the shard.
+
+    Where it takes the ranks of its rows to know which are held out, and they are not given, it waits for them; where rows are ``dealt``,
+    it waits for rows.
 
     Args:
         plpy: PL/Python's module.
         spec: ``reads`` ``[{"relation": quoted qualified name, "where": SQL or None, "columns": {source
             column: name there}}]``, ``held_reads`` (such scans of a table whose rows are all held out, or None), ``features``,
             ``label``, ``weight`` and ``criterion`` (column specs or None), ``seed``, ``validation`` (as ``split.Rule`` takes it),
-            ``held`` (see :meth:`Reader.shard`, or None), ``sample`` (fraction of the rows of ``reads``, or None), ``memory_bytes`` (or
-            None), ``promised_bytes`` (to other runs), ``overflow`` (whether what does not fit may go to temporary files).
+            ``dealt`` (whether others read them), ``held`` (see :meth:`Reader.shard`, or None), ``sample`` (fraction of the rows of
+            ``reads``, or None), ``memory_bytes`` (or None), ``promised_bytes`` (to other runs), ``overflow`` (whether what does not fit
+            may go to temporary files).
         pulse: Called after every fetch; may raise.
 
     Raises:
@@ -192,8 +196,10 @@ def read(plpy, spec: dict, pulse: Callable[[], None] = lambda: None) -> Union[Sh
         plpy.SPIError: what reading the relation raises.
     """
     reader = Reader(plpy, spec)
-    reader.read(plpy, pulse)
-    return reader if reader.ranking is not None and spec.get("held") is None else reader.shard(spec.get("held") or [], pulse)
+    if spec.get("dealt"):
+        return reader
+    reader.scan(plpy, spec["reads"], False, pulse)
+    return reader.close(plpy, pulse)
 
 
 class Reader:
@@ -201,10 +207,11 @@ class Reader:
 
     Attributes:
         ranking: The rows, if that takes their ranks.
+        open: Whether rows may still be taken.
     """
 
     def __init__(self, plpy, spec: dict):
-        self.spec = spec
+        self.spec, self.open = spec, True
         self.skipped, self.seconds = 0, 0.0
         self.overflow: Optional[Overflow] = None
         label, weight, criterion = (spec.get(key) for key in ("label", "weight", "criterion"))
@@ -223,18 +230,23 @@ class Reader:
         self.selection = reading.Selection(wanted)
         self._number = seeds.Number(spec["seed"], "sample")
 
-    def read(self, plpy, pulse: Callable[[], None]) -> None:
-        """Read all rows."""
+    def scan(self, plpy, relations: List[dict], held: bool, pulse: Callable[[], None]) -> None:
+        """Read all rows of some relations; those that are ``held`` are for validation."""
         started = time.perf_counter()
-        for held, relations in ((False, self.spec["reads"]), (True, self.spec.get("held_reads") or [])):
-            for relation in relations:
-                for rows in reading.batches(plpy, self.selection.query(plpy.quote_ident, relation)):
-                    self._take(rows, held)
-                    self._check_memory(plpy)
-                    pulse()
-        if self.ranking is not None:
-            self.ranking.close()
-        self.seconds = time.perf_counter() - started
+        for relation in relations:
+            for rows in reading.batches(plpy, self.selection.query(plpy.quote_ident, relation)):
+                self.take(plpy, rows, held)
+                pulse()
+        self.seconds += time.perf_counter() - started
+
+    def close(self, plpy, pulse: Callable[[], None]) -> Union[Shard, "Reader"]:
+        """Return the shard; or this reader, which waits for the ranks that are held out."""
+        self.scan(plpy, self.spec.get("held_reads") or [], True, pulse)
+        self.open = False
+        if self.ranking is None:
+            return self.shard([], pulse)
+        self.ranking.close()
+        return self if self.spec.get("held") is None else self.shard(self.spec["held"], pulse)
 
     def shard(self, held: List[dict], pulse: Callable[[], None] = lambda: None) -> Shard:
         """Return what was read.
@@ -252,8 +264,12 @@ class Reader:
             self.features, self.label, self.weight, self.criterion, self.skipped, self.seconds, self.overflow, memory_bytes
         )  # fmt: skip
 
-    def _take(self, rows: List[Any], held: bool) -> None:
-        """Parse one fetch and take what can be used of it."""
+    def take(self, plpy, rows: List[Any], held: bool) -> None:
+        """Parse one fetch and take what can be used of it.
+
+        Raises:
+            OutOfMemory: raw and encoded rows together exceed ``memory_bytes``.
+        """
         parsed = self.selection.parse(rows)
         values, good = {}, np.ones(len(rows), bool)
         for name, column in self._named():
@@ -274,6 +290,7 @@ class Reader:
             self._append(values, self.rule.held(values, self._deciding) if count else None)
         elif count:
             self.ranking.append(values, self.rule.rank_keys(values, self._deciding))
+        self._check_memory(plpy)
 
     def _named(self) -> List[Tuple[str, Column]]:
         named: List[Tuple[str, Column]] = [(column.name, column) for column in self.columns]

@@ -108,8 +108,9 @@ _CLAIM = specs.fields(group=specs.text)
 _LOAD = specs.fields(
     run=specs.text, group=specs.maybe(specs.text), features=specs.many(specs.feature, 1), label=specs.label, weight=specs.weight,
     sample=specs.maybe(specs.number), seed=specs.whole(), validation=specs.validation, held=specs.maybe(specs.ranks),
-    memory_bytes=specs.maybe(specs.whole()), overflow=specs.maybe(specs.flag),
+    memory_bytes=specs.maybe(specs.whole()), overflow=specs.maybe(specs.flag), dealt=specs.maybe(specs.flag),
 )  # fmt: skip
+_FEED = specs.fields(run=specs.text)
 _RANK = specs.fields(run=specs.text, questions=specs.questions)
 _SPLIT = specs.fields(run=specs.text, held=specs.ranks)
 _ENCODE = specs.fields(run=specs.text, encoders=specs.encoded)
@@ -178,7 +179,8 @@ def load(plpy, gd: dict, spec: dict) -> Report:
 
     Returns:
         The shard's statistics, for ``encoders.merge``; or, where it takes the ranks of its rows to know which are held out, and they are
-        not given in ``held``, the ``classes`` ``[[class, rows], …]`` within which they are ranked.
+        not given in ``held``, the ``classes`` ``[[class, rows], …]`` within which they are ranked; or, where rows are ``dealt``, the
+        ``query`` whose rows are for ``feed``.
     """
     packed = isinstance(spec, dict) and "pack" in spec
     if packed:
@@ -190,6 +192,8 @@ def load(plpy, gd: dict, spec: dict) -> Report:
         reads = specs.reads([column["name"] for column in columns])
         reads("reads", spec.get("reads"))
         specs.maybe(reads)("held_reads", spec.get("held_reads"))
+        if spec.get("dealt") and len(spec["reads"]) != 1:
+            raise specs.wrong("reads", spec["reads"], "one scan, where rows are dealt")
     session = _session(gd)
     release(plpy, gd)
     faults.reset(spec["run"])
@@ -205,6 +209,14 @@ def load(plpy, gd: dict, spec: dict) -> Report:
         session.entry.clear()  # nothing is promised any more
         raise
     session.run = spec["run"]
+    if spec.get("dealt"):
+        session.reader = read
+        return {"query": read.selection.query(plpy.quote_ident, spec["reads"][0])}
+    return _read(session, read)
+
+
+def _read(session: _Session, read: Any) -> Report:
+    """Keep what was read, and report it: a shard, or rows whose ranks are to be found."""
     if isinstance(read, shard.Reader):
         session.reader = read
         return {"classes": read.ranking.classes()}
@@ -212,10 +224,27 @@ def load(plpy, gd: dict, spec: dict) -> Report:
     return read.stats()
 
 
+def feed(plpy, gd: dict, spec: dict, rows: Optional[list]) -> Report:
+    """Take rows that were dealt to this shard of the ``run``; None ends them, and gives what ``load`` gives."""
+    _FEED("", spec)
+    session = _session(gd)
+    reader = _waiting(session, spec["run"], True)
+    try:
+        if rows is not None:
+            reader.take(plpy, reader.selection.received(rows), False)
+            return {}
+        session.reader = None
+        return _read(session, reader.close(plpy, Pulse(plpy).check))
+    except BaseException:
+        session.reader = None
+        session.entry.clear()
+        raise
+
+
 def rank(plpy, gd: dict, spec: dict) -> Report:
     """Answer ``questions`` of ``coordinator.ranks`` about the loaded shard: ``below``, of each the counts."""
     _RANK("", spec)
-    reader = _waiting(_session(gd), spec["run"])
+    reader = _ranked(_session(gd), spec["run"])
     return {"below": [reader.ranking.below(question) for question in spec["questions"]]}
 
 
@@ -223,13 +252,17 @@ def split(plpy, gd: dict, spec: dict) -> Report:
     """Divide the loaded shard by the ranks that are ``held`` out; gives its statistics, as ``load`` does."""
     _SPLIT("", spec)
     session = _session(gd)
-    reader, session.reader = _waiting(session, spec["run"]), None
+    reader, session.reader = _ranked(session, spec["run"]), None
     session.shard = reader.shard(spec["held"], Pulse(plpy).check)
     return session.shard.stats()
 
 
-def _waiting(session: _Session, run: str) -> shard.Reader:
-    if session.reader is None or session.run != run:
+def _ranked(session: _Session, run: str) -> shard.Reader:
+    return _waiting(session, run, False)
+
+
+def _waiting(session: _Session, run: str, for_rows: bool) -> shard.Reader:
+    if session.reader is None or session.run != run or session.reader.open != for_rows:
         raise _not_loaded(run)
     return session.reader
 
