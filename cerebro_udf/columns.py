@@ -197,6 +197,11 @@ def task_of(label: dict) -> str:
     raise errors.WrongColumnType(message, "Its type is %s." % type_, hint)
 
 
+def encodes(label: dict) -> bool:
+    """Whether a label may have an encoder for numbers: an array of quantities."""
+    return label["type"].endswith("[]") and task_of(label) == REGRESSION
+
+
 def quoted(name: str) -> str:
     return '"%s"' % name.replace('"', '""')
 

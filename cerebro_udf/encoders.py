@@ -19,7 +19,8 @@ A stored encoders object (JSON, floats survive the round trip)::
                   {"name": "title", "kind": "tokens", "type": "text", "encoder": "tokens", "shape": [50],
                    "tokens": {"length": 50, "pad": "post", "truncate": "post", "size": 10000}, "vocabulary": [..] (unless hashed)}],
      "label": {"name": "late", "type": "boolean", "task": "classification", "classes": [false, true],
-               "counts": [600, 200] (of training rows), "weights": [..] (only if classes are weighted)},
+               "counts": [600, 200] (of training rows), "weights": [..] (only if classes are weighted);
+               of an array "shape": [3], and if it is encoded "encoder": "standardize", "mean": [..], "scale": [..]},
      "inputs": [{"name": null, "features": ["distance", "carrier", ..], "stack": null},
                 {"name": "series" (an Input layer of the model), "features": ["jan", "feb"], "stack": -1}, ..],
      "model": {"inputs": [{"name": null, "numbers": [12] or null,
@@ -61,7 +62,7 @@ def merge(
 
     Args:
         features: Column specs ``{"name", "type", "kind", "encoder", "nulls" (where they are kept)}``, in feature order.
-        label: ``{"name", "type", "task"}``, or None.
+        label: ``{"name", "type", "task", "encoder" (of an array that is encoded)}``, or None.
         shard_stats: ``segment.shard.Shard.stats()`` of every shard, in shard order.
         nulls: The option of that name; rows with NULL, NaN or infinite values that are not kept are an error or already
             skipped.
@@ -143,22 +144,27 @@ def _merge_feature(spec: dict, parts: List[dict]) -> dict:
     refusals.refuse_no_elements(spec["name"], feature["shape"])
     if encoder == "none":
         refusals.refuse_merged(spec["name"], sum(part.get("merged", 0) for part in parts))
-    if encoder == "standardize" or policy is not None:
-        mean, scale = _merge_moments(spec["name"], parts)
     if policy is not None:
-        value = policy.get("value", "mean")
+        value, (mean, _) = policy.get("value", "mean"), _merge_moments(spec["name"], parts)
         feature["nulls"] = {**policy, "value": mean[0] if value == "mean" else float(value)}
-    if encoder == "standardize":
-        feature.update(mean=mean, scale=scale)
-    if encoder == "minmax":
-        least, greatest = functools.reduce(wider, (np.array(part["range"]) for part in parts if part["range"] is not None))
-        feature.update(min=least.tolist(), scale=np.where(greatest > least, greatest - least, 1.0).tolist())
+    feature.update(_merge_affine(spec["name"], encoder, parts))
     if encoder == "bucketize":
         settings = spec["encoder"][encoder]
         boundaries = settings.get("boundaries") or _merge_quantiles(spec["name"], parts, settings["buckets"])
         feature["boundaries"] = boundaries
         feature.update(_category(settings.get("as") or "one_hot", codes_of(feature)))
     return feature
+
+
+def _merge_affine(name: str, encoder: Optional[str], parts: List[dict]) -> dict:
+    """What :func:`affine` reads of a column of numbers under this encoder."""
+    if encoder == "standardize":
+        mean, scale = _merge_moments(name, parts)
+        return {"mean": mean, "scale": scale}
+    if encoder == "minmax":
+        least, greatest = functools.reduce(wider, (np.array(part["range"]) for part in parts if part["range"] is not None))
+        return {"min": least.tolist(), "scale": np.where(greatest > least, greatest - least, 1.0).tolist()}
+    return {}
 
 
 def _one_shape(name: str, parts: List[dict]) -> Optional[List[int]]:
@@ -276,6 +282,9 @@ def _merge_label(label: dict, parts: List[dict]) -> dict:
         highs = [part["max"] for part in parts if part.get("max") is not None]
         if min(lows) == max(highs):
             refusals.refuse_constant_label(label["name"], lows[0])
+        scaled = _merge_affine(label["name"], label.get("encoder"), parts)
+        if scaled:
+            return {**result, "encoder": label["encoder"], **scaled}
         refusals.refuse_flattened_label(label, min(lows), max(highs))
         return result
     if any(part["classes"] is None for part in parts):  # one shard alone has too many to list
@@ -321,10 +330,14 @@ def row_shape(feature: dict) -> List[int]:
 
 
 def affine(feature: dict) -> Optional[Tuple[np.ndarray, np.ndarray]]:
-    """Return (shift, scale), float64 of the last axis, of a number that is fed as ``(x - shift) / scale``; None: as it is."""
-    if feature["encoder"] == columns.UNIT:
+    """Return (shift, scale), float64 of the last axis, of a number that is fed as ``(x - shift) / scale``; None: as it is.
+
+    Args:
+        feature: Stored; or a label.
+    """
+    if feature.get("encoder") == columns.UNIT:
         return np.zeros(1), np.full(1, 255.0)
-    shift = feature.get("mean" if feature["encoder"] == "standardize" else "min")
+    shift = feature.get("mean" if feature.get("encoder") == "standardize" else "min")
     return None if shift is None else (np.array(shift, np.float64), np.array(feature["scale"], np.float64))
 
 

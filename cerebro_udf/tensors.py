@@ -53,6 +53,7 @@ class Encoding:
                 self._index[feature["name"]] = index
         self._affine = {feature["name"]: affine(feature) for feature in encoders["features"] if not is_category(feature)}
         label = encoders.get("label") or {}
+        self._of_label = affine(label)
         self._classes = {value: i for i, value in enumerate(label.get("classes", ()))}
 
     def encode(
@@ -115,9 +116,7 @@ class Encoding:
                 shift_scale = self._affine[feature["name"]]
                 if shift_scale is not None and dtype == "float32":
                     padding = values == sequences.PAD if feature["kind"] == "sequence" else None
-                    values = values.astype(np.float64)
-                    values -= shift_scale[0]
-                    values /= shift_scale[1]
+                    values = _scaled(values, *shift_scale)
                     if padding is not None:
                         values[padding] = sequences.PAD
                 if indicator(feature):
@@ -138,7 +137,8 @@ class Encoding:
 
     def _encode_label(self, column: Column, pulse: Callable[[], None]) -> np.ndarray:
         if self.encoders["label"]["task"] != "classification":
-            return _chunked(np.asarray(column), lambda values: values, np.float32, pulse)
+            scaled = self._of_label
+            return _chunked(np.asarray(column), lambda values: values if scaled is None else _scaled(values, *scaled), np.float32, pulse)
         if isinstance(column, Text):
             kept = np.flatnonzero(np.bincount(column.codes, minlength=len(column.values)))  # others are of rows that were skipped
             table = np.zeros(len(column.values), np.int32)
@@ -156,6 +156,13 @@ class Encoding:
         if unseen:
             raise refusals.unseen_class(label["name"], unseen[0])
         return np.array([self._classes[value] for value in distinct], np.int32)
+
+
+def _scaled(values: np.ndarray, shift: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    values = values.astype(np.float64)
+    values -= shift
+    values /= scale
+    return values
 
 
 def _buckets(feature: dict, values: np.ndarray) -> np.ndarray:

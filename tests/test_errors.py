@@ -95,7 +95,7 @@ def test_label_that_does_not_exist(session, model, good):
 def test_label_among_the_features(session, model, good):
     error = session.refused(good, model, "label", ["a", "label"])
     assert (error.sqlstate, error.message) == ("22023", 'label "label" is among the features')
-    assert error.hint == "Take it off the features."
+    assert error.hint == "Take it off the features; the label of an autoencoder is an array."
 
 
 def test_feature_listed_twice(session, model, good):

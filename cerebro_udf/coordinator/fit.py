@@ -123,7 +123,7 @@ def described(plpy, source: str, features: Optional[List[str]], label: Optional[
     validation.check(options.validation, table.types, table.label_spec(options.task), table.weight, seeded)
     if isinstance(options.validation, dict) and isinstance(options.validation.get("from"), str):
         options.validation["from"] = moment(plpy, table.types[table.criterion], options.validation["from"])
-    per_column.check_encoders(options.encoders, table.types, table.features)
+    per_column.check_encoders(options.encoders, table.types, table.features, table.label_spec(options.task))
     others = [name for name in (table.label, table.weight, table.criterion) if name is not None]
     per_column.check_nulls(options.nulls, table.feature_specs(options.encoders, options.nulls), others)
     options.augment = augment.check(options.augment, table.feature_specs(options.encoders, options.nulls))

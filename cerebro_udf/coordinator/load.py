@@ -44,7 +44,8 @@ class Loader:
 
     def __init__(self, segments: Segments, table: Source, options: Options, key: str, nulls: str,
                  validation: Validation, memory: Any, sample: Optional[float] = None):  # fmt: skip
-        self.features, self.label = table.feature_specs(options.encoders, options.nulls), table.label_spec(options.task)
+        self.features = table.feature_specs(options.encoders, options.nulls)
+        self.label = table.label_spec(options.task, options.encoders)
         self._segments, self._key, self._memory, self._overflow = segments, key, memory, memory is not None
         self._weight, self._criterion, self._class_weight = table.spec(table.weight), table.spec(table.criterion), options.class_weight
         self._held: Optional[List[List[dict]]] = None  # of each shard, the ranks that are held out, where rows are ranked

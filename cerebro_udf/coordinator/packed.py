@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from cerebro_udf import expressions, packs
 from cerebro_udf.coordinator.load import Loader
@@ -55,7 +55,7 @@ class Packed(Source):
     def feature_specs(self, encoders: dict, nulls: Any) -> List[dict]:
         return self.header["features"]
 
-    def label_spec(self, task: Optional[str]) -> Optional[dict]:
+    def label_spec(self, task: Optional[str], encoders: Mapping[str, Any] = {}) -> Optional[dict]:
         return self.header["label"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Iterable, List
+from typing import Any, Dict, Iterable, List, Optional
 
 from cerebro_udf import columns, sequences
 from cerebro_udf.coordinator.space import is_number, whole
@@ -154,16 +154,17 @@ def _number(place: str, value: Any, low: int, high: int) -> int:
     return number
 
 
-def check_encoders(encoders: Dict[str, Any], types: Dict[str, str], features: Iterable[str]) -> None:
+def check_encoders(encoders: Dict[str, Any], types: Dict[str, str], features: Iterable[str], label: Optional[dict] = None) -> None:
     """Hold the option ``encoders`` against the columns.
 
     Args:
         encoders: What :func:`read_encoders` returned.
         types: Of the columns.
         features: Their names.
+        label: Its specification; an array of quantities may have an encoder for numbers, which is the feature's if it is one too.
 
     Raises:
-        InvalidArgument: a column that is no feature, whose type cannot have such an encoder, or that needs one.
+        InvalidArgument: a column that is neither, whose type cannot have such an encoder, or that needs one.
     """
     for column in features:
         needed = [name for name in columns.encoders_of(types[column]) if name in columns.FORMS]
@@ -174,14 +175,17 @@ def check_encoders(encoders: Dict[str, Any], types: Dict[str, str], features: It
                 "Set it in the option encoders: %s." % " or ".join('{"%s": {"%s": {…}}}' % (column, name) for name in needed),
             )
     for column, encoder in encoders.items():
-        if column not in features:
-            raise InvalidArgument('option encoders names "%s", which is not a feature' % column, None, nearest(column, features))
-        fitting = columns.encoders_of(types[column])
+        labelled = label is not None and column == label["name"]
+        encoded = labelled and columns.encodes(label)
+        if column not in features and not encoded:
+            detail = "It is the label, and only an array for regression may have an encoder." if labelled else None
+            raise InvalidArgument('option encoders names "%s", which is not a feature' % column, detail, nearest(column, features))
+        fitting = columns.NUMBER_ENCODERS if encoded else columns.encoders_of(types[column])
         if columns.encoder_name(encoder) not in fitting:
             raise InvalidArgument(
                 'encoder "%s" does not fit column "%s"' % (columns.encoder_name(encoder), column),
                 "The column has type %s." % types[column],
-                "Use one of: %s." % ", ".join(fitting),
+                "%sUse one of: %s." % ("It is the label. " if encoded else "", ", ".join(fitting)),
             )
         if "tokens" in encoder and types[column].endswith("[]") and set(encoder["tokens"]) & {"standardize", "split"}:
             raise InvalidArgument(

@@ -134,10 +134,12 @@ class Source:
             specs.append({**spec, "nulls": policy} if isinstance(policy, dict) else spec)
         return specs
 
-    def label_spec(self, task: Optional[str]) -> Optional[dict]:
+    def label_spec(self, task: Optional[str], encoders: Mapping[str, Any] = {}) -> Optional[dict]:
         if self.label is None:
             return None
         spec = {"name": self.label, "type": self.types[self.label], "task": task}
+        if self.label in encoders and columns.encodes(spec):
+            spec["encoder"] = encoders[self.label]
         return {**spec, "values": list(self.label_values)} if self.label_values else spec
 
     def spec(self, name: Optional[str]) -> Optional[dict]:
@@ -199,9 +201,11 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
             )
         if name in features[:position]:
             raise InvalidArgument('feature "%s" is listed twice' % name, None, "List each column once.")
-        if name == label:
+        if name == label and not table.types[label].endswith("[]"):
             raise InvalidArgument(
-                'label "%s" is among the features' % label, "A model that sees its answer learns nothing.", "Take it off the features."
+                'label "%s" is among the features' % label,
+                "A model that sees its answer learns nothing.",
+                "Take it off the features; the label of an autoencoder is an array.",
             )
         if name == weight:
             raise InvalidArgument(

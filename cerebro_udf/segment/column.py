@@ -94,6 +94,7 @@ class Column:
 
     def __init__(self, name: str, kept: bool = False):
         self.name, self.kept = name, kept
+        self.key = name  # by which a fetch has its values
         self.nulls = self.nans = self.infinities = 0
         self._broken: Optional[Broken] = None
         self.train, self.validation = Buffer(), Buffer()
@@ -388,16 +389,53 @@ def _classes(counts: Optional[Dict[Any, int]]) -> dict:
     return {"classes": None if counts is None else list(counts), "counts": None if counts is None else list(counts.values())}
 
 
-class NumberLabel(Column):
-    """A label of numbers or booleans: its classes, or its range; or of arrays of such."""
+class Quantities(Numbers):
+    """A label of numbers for regression, or of arrays of such.
 
-    def __init__(self, name: str, task: str, type_: str):
+    Args:
+        encoder: As asked for.
+    """
+
+    def __init__(self, name: str, encoder: Any):
+        super().__init__(name, encoder, kept=False)
+        self._extremes: List[float] = []  # of all rows
+
+    def observe(self, train, values):
+        super().observe(train, values)
+        self.element_bytes = Column.element_bytes
+        if values.size:
+            self._extremes = [min([*self._extremes, values.min()]), max([*self._extremes, values.max()])]
+
+    def stats(self):
+        low, high = map(float, self._extremes) if self._extremes else (None, None)
+        return {**super().stats(), "min": low, "max": high}
+
+
+class Applying(Quantities):
+    """A label of what applies to a row."""
+
+    def __init__(self, name: str):
+        super().__init__(name, None)
+        self._others: List[Any] = []  # how many rows hold anything but 0 and 1, and the first such number
+
+    def observe(self, train, values):
+        super().observe(train, values)
+        others = (values != 0) & (values != 1)
+        if others.any():
+            before, first = self._others or (0, float(values[others][0]))
+            self._others = [before + int(others.reshape(len(others), -1).any(axis=1).sum()), first]
+
+    def stats(self):
+        return {**super().stats(), **({"others": [self._others]} if self._others else {})}
+
+
+class NumberLabel(Column):
+    """A label of numbers or booleans that are classes."""
+
+    def __init__(self, name: str, type_: str):
         super().__init__(name)
-        self.task, self.type = task, type_
-        self.shape: Optional[Tuple[int, ...]] = None  # of one row's
+        self.type = type_
         self._counts: Optional[Dict[Any, int]] = {}  # of training rows, None beyond so many classes
-        self._range: List[float] = []
-        self._others: List[Any] = []  # for multi_label: how many rows hold anything but 0 and 1, and the first such number
 
     def spelled(self, values: np.ndarray) -> List[Any]:
         """These values, as JSON."""
@@ -411,12 +449,7 @@ class NumberLabel(Column):
     def observe(self, train, values):
         if not len(values):
             return
-        self.shape = values.shape[1:]
-        if self.task != "classification" and values.size:
-            self._range = [min([*self._range, values.min()]), max([*self._range, values.max()])]
-            if self.task == "multi_label":
-                self._observe_others(values)
-        elif self.task == "classification" and self._counts is not None:
+        if self._counts is not None:
             for value in np.unique(values).tolist():
                 self._counts.setdefault(value, 0)
             for value, count in zip(*(array.tolist() for array in np.unique(train, return_counts=True))):
@@ -424,22 +457,7 @@ class NumberLabel(Column):
             if len(self._counts) > refusals.CLASSES:
                 self._counts = None
 
-    def _observe_others(self, values: np.ndarray) -> None:
-        others = (values != 0) & (values != 1)
-        if others.any():
-            before, first = self._others or (0, float(values[others][0]))
-            self._others = [before + int(others.reshape(len(others), -1).any(axis=1).sum()), first]
-
     def stats(self):
-        if self.task != "classification":
-            low, high = map(float, self._range or [np.nan, np.nan])
-            return {
-                **super().stats(),
-                "shape": None if self.shape is None else list(self.shape),
-                "min": low if self._range else None,
-                "max": high if self._range else None,
-                **({"others": [self._others]} if self._others else {}),
-            }
         counts = self._counts
         if counts is not None:
             counts = {bool(value) if self.type == "boolean" else value: counts[value] for value in sorted(counts)}

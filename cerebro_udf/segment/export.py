@@ -55,7 +55,10 @@ def archive(encoders: dict, program: dict, blob: bytes, about: Dict[str, Any], p
     body = [model.name] + ([network.body_of(model, program).name] if network.has_head(encoding.model_part(encoders)) else [])
     inputs, names = _inputs(encoders)
     y = keras.ops.cast(model(_encoded(encoders, [inputs[name] for name in names], pulse)), "float32")
-    classes = encoders["label"].get("classes")
+    classes, affine = encoders["label"].get("classes"), encoding.affine(encoders["label"])
+    if affine is not None:
+        shift, scale = affine
+        y = keras.ops.cast(keras.layers.Rescaling(scale.tolist(), shift.tolist(), dtype="float64")(y), "float32")
     if encoders["label"]["task"] == "multi_label":
         y = keras.layers.Activation("sigmoid")(y) if output == "logit" else y
     elif classes:

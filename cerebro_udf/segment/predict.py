@@ -42,6 +42,7 @@ class Predictor:
         self.classes: Optional[list] = encoding.classes(label)
         self.shape: List[int] = label.get("shape", [])
         self._applies = bool if columns.base(label["type"]) == "boolean" else int
+        self._of_label = encoding.affine(label)
         try:
             self._model, output = network.build(program, seed=0)
         except TrialFailed as error:
@@ -86,7 +87,8 @@ class Predictor:
         """Predict rows given as raw columns, as ``tensors.Encoding.encode`` takes them; see :meth:`rows`."""
         answers = self._answer(self._encoding.encode(columns))
         if self.task == "regression":
-            return answers.astype(float).tolist(), None
+            answers = answers.astype(float)
+            return (answers if self._of_label is None else answers * self._of_label[1] + self._of_label[0]).tolist(), None
         known = ~np.isnan(answers).any(axis=tuple(range(1, answers.ndim)))
         if self.task == "multi_label":
             applying = (answers > 0.5).astype(self._applies).tolist()

@@ -115,7 +115,8 @@ class Selection:
                 parsed[column.name] = Parsed(values[:, j].copy(), nulls[:, j])
         for i, column in enumerate(self._arrays):
             blobs = [row["array%d" % i] for row in rows]
-            found, nulls, shape = arrays.parse(blobs, column.type, column.name, self._shapes.get(column.name), self._rows)
+            called = column.source or column.name
+            found, nulls, shape = arrays.parse(blobs, column.type, called, self._shapes.get(column.name), self._rows)
             self._shapes[column.name] = shape
             if nulls.any():
                 values = np.zeros((len(rows), *found.shape[1:]), found.dtype)

@@ -16,11 +16,13 @@ from cerebro_udf import columns, tensors
 from cerebro_udf.errors import OutOfMemory
 from cerebro_udf.segment import reading, seeds
 from cerebro_udf.segment.column import (
+    Applying,
     Buffer,
     Column,
     HashedTokens,
     NumberLabel,
     Numbers,
+    Quantities,
     Steps,
     TextLabel,
     Texts,
@@ -28,8 +30,9 @@ from cerebro_udf.segment.column import (
     Weight,
 )
 from cerebro_udf.segment.overflow import Overflow, allowed_bytes, room, row_bytes
-from cerebro_udf.segment.split import CRITERION, Criterion, Ranking, Rule
+from cerebro_udf.segment.split import Criterion, Ranking, Rule
 
+LABEL = "\0"  # what a fetch calls the label, which may be a feature too
 BLOCK_ROWS = 65_536  # encoded at once where not all fit the memory
 
 
@@ -49,9 +52,9 @@ class Shard:
         self.overflow, self._memory_bytes = overflow, memory_bytes
         self._features, self._label, self._weight = features, label, weight
         self._columns = columns = [*features, *(column for column in (label, weight) if column)]
-        self._stats = {column.name: column.stats() for column in columns}
-        if criterion is not None:  # a feature too, maybe one whose NULLs are kept
-            self._stats[criterion.name] = {**self._stats.get(criterion.name, {}), **criterion.stats()}
+        self._stats: Dict[str, dict] = {}
+        for column in columns if criterion is None else [*columns, criterion]:  # a label or criterion may be a feature too
+            self._stats[column.name] = {**self._stats.get(column.name, {}), **column.stats()}
         self.skipped, self.seconds = skipped, seconds
         self.train_rows = columns[0].train.rows
         self.validation_rows = columns[0].validation.rows
@@ -169,9 +172,17 @@ def _feature(feature: dict) -> Column:
 
 
 def _label(label: dict) -> Column:
+    made: Column
     if columns.label_kind(label) == "text":
-        return TextLabel(label["name"], columns.of(label["type"]).spelling)
-    return NumberLabel(label["name"], columns.task_of(label), columns.base(label["type"]))
+        made = TextLabel(label["name"], columns.of(label["type"]).spelling)
+    elif columns.task_of(label) == columns.MULTI_LABEL:
+        made = Applying(label["name"])
+    elif columns.task_of(label) == columns.REGRESSION:
+        made = Quantities(label["name"], label.get("encoder"))
+    else:
+        made = NumberLabel(label["name"], columns.base(label["type"]))
+    made.key = LABEL
+    return made
 
 
 def read(plpy, spec: dict, pulse: Callable[[], None] = lambda: None) -> Union[Shard, "Reader"]:
@@ -224,9 +235,9 @@ class Reader:
         self._deciding = [*self.features, *([self.label] if self.label else [])]
         self.columns = [*self._deciding, *([self.weight] if self.weight else [])]
         wanted = [reading.wanted(feature) for feature in spec["features"]]
-        wanted += [reading.Wanted(label["name"], label["type"], columns.label_kind(label))] if label else []
+        wanted += [reading.Wanted(LABEL, label["type"], columns.label_kind(label), label["name"])] if label else []
         wanted += [reading.Wanted(weight["name"], weight["type"], "number")] if weight else []
-        wanted += [reading.Wanted(CRITERION, criterion["type"], self.criterion.form, criterion["name"])] if criterion else []
+        wanted += [reading.Wanted(self.criterion.key, criterion["type"], self.criterion.form, criterion["name"])] if criterion else []
         self.selection = reading.Selection(wanted)
         self._number = seeds.Number(spec["seed"], "sample")
 
@@ -272,18 +283,18 @@ class Reader:
         """
         parsed = self.selection.parse(rows)
         values, good = {}, np.ones(len(rows), bool)
-        for name, column in self._named():
-            values[name], bad = column.take(parsed[name])
+        for column in self.columns if self.criterion is None else [*self.columns, self.criterion]:
+            values[column.key], bad = column.take(parsed[column.key])
             if bad is not None:
                 good &= ~bad
         if not good.all():
             self.skipped += int(len(good) - good.sum())
-            values = {name: array[good] for name, array in values.items()}
+            values = {key: array[good] for key, array in values.items()}
         if not held and self.spec.get("sample") is not None and good.any():
-            numbers = self._number.of([column.words(values[column.name]) for column in self._deciding])
+            numbers = self._number.of([column.words(values[column.key]) for column in self._deciding])
             chosen = seeds.unit(numbers) < self.spec["sample"]
-            values = {name: array[chosen] for name, array in values.items()}
-        count = len(values[self.columns[0].name])
+            values = {key: array[chosen] for key, array in values.items()}
+        count = len(values[self.columns[0].key])
         if held:
             self._append(values, np.ones(count, bool))
         elif self.ranking is None:
@@ -292,15 +303,11 @@ class Reader:
             self.ranking.append(values, self.rule.rank_keys(values, self._deciding))
         self._check_memory(plpy)
 
-    def _named(self) -> List[Tuple[str, Column]]:
-        named: List[Tuple[str, Column]] = [(column.name, column) for column in self.columns]
-        return named if self.criterion is None else [*named, (CRITERION, self.criterion)]
-
     def _append(self, values: Dict[str, np.ndarray], validation: Optional[np.ndarray]) -> None:
         for column in self.columns:
-            column.append(values[column.name], validation)
+            column.append(values[column.key], validation)
         if self.criterion is not None:
-            self.criterion.digest.update(values[CRITERION])
+            self.criterion.digest.update(values[self.criterion.key])
 
     def _check_memory(self, plpy) -> None:
         limit = self.spec.get("memory_bytes")

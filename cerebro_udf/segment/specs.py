@@ -151,7 +151,7 @@ _ENCODED = fields(encoder=one_of(*columns.NUMBER_ENCODERS, *columns.CATEGORY_ENC
 _TEXT = fields(vocabulary=many(maybe(text)))
 _ARRAY = fields(shape=many(whole(), most=16))
 _BUCKETS = fields(boundaries=many(number, 0))
-_LABEL = fields(name=text, type=text, task=maybe(_TASK), values=maybe(many(text)))
+_LABEL = fields(name=text, type=text, task=maybe(_TASK), values=maybe(many(text)), encoder=maybe(one_of(*columns.NUMBER_ENCODERS)))
 _INPUT = fields(name=maybe(text), features=many(text, 1), stack=maybe(whole(-1, 0)))
 _CLASSES = fields(task=_TASK, weights=maybe(_NUMBERS), shape=maybe(many(whole(1), most=16)))
 
@@ -234,12 +234,18 @@ def encoded(place: str, value: Any) -> None:
             _BUCKETS(at, item)
         if item["kind"] != "text" and item.get("nulls") is not None:
             number(at + ".nulls.value", item["nulls"].get("value"))
-        if item["encoder"] in ("standardize", "minmax"):
-            _NUMBERS(at, item.get("mean" if item["encoder"] == "standardize" else "min"))
-            _NUMBERS(at, item.get("scale"))
+        _affine(at, item)
     _CLASSES("%s.label" % place, value["label"])
+    _affine("%s.label" % place, value["label"])
     if value["label"]["task"] == "classification":
         many(_class, 1)("%s.label.classes" % place, value["label"].get("classes"))
+
+
+def _affine(place: str, value: dict) -> None:
+    """What ``encoders.affine`` takes."""
+    if value.get("encoder") in ("standardize", "minmax"):
+        _NUMBERS(place, value.get("mean" if value["encoder"] == "standardize" else "min"))
+        _NUMBERS(place, value.get("scale"))
 
 
 _READS = many(

@@ -24,7 +24,7 @@ class Criterion(Column):
 
     def __init__(self, name: str, type_: str):
         super().__init__(name)
-        self.type = type_
+        self.key, self.type = CRITERION, type_
 
     def parse(self, parsed):
         if self.form == "number":
@@ -62,7 +62,7 @@ class Rule:
         """Say which rows are held out, bool (rows,); None for none.
 
         Args:
-            values: Of a fetch, by column.
+            values: Of a fetch, by the keys of columns.
             deciding: The columns by whose values rows are held out, where no criterion is named.
         """
         option = self._option
@@ -87,7 +87,7 @@ class Rule:
         if "group" in self._option:
             words = [self._criterion.words(values[CRITERION])]
         else:
-            words = [column.words(values[column.name]) for column in deciding]
+            words = [column.words(values[column.key]) for column in deciding]
         return self._number.of(words)
 
 
@@ -109,7 +109,7 @@ class Ranking:
 
     def append(self, values: Values, keys: np.ndarray) -> None:
         """Take a fetch."""
-        classes = np.zeros(len(keys), np.int8) if self._label is None else values[self._label.name]
+        classes = np.zeros(len(keys), np.int8) if self._label is None else values[self._label.key]
         self._blocks.append(values)
         self._keys.append(keys)
         self._classes.append(classes)
