@@ -213,6 +213,7 @@ def test_an_expression_of_a_type_that_nothing_can_be_is_refused(session, table):
 def test_an_error_in_a_row_reaches_the_caller_and_leaves_no_run(session, table):
     error = session.refused(table, session.model(LOGIT), LABEL, ["1 / (id - 7)"])
     assert (error.sqlstate, error.message) == ("22012", 'segment "segment_1": division by zero')
+    assert error.hint.startswith("What is read gives this for some row")
     error = session.refused(table, session.model(LOGIT), LABEL, ["price"], filter="(doc ->> 'kind')::int > 1")
     assert error.sqlstate == "22P02" and "invalid input syntax for type integer" in error.message
 

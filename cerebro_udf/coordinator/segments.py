@@ -60,12 +60,14 @@ SETTINGS = {
 HINTS = {
     "42501": "Grant it on the segment, {address}, as the owner there: GRANT SELECT ON … TO {user}; and USAGE on the schema.",
     "3F000": "Create the schema at {address}, or correct the foreign table: ALTER FOREIGN TABLE … OPTIONS (SET schema_name '…');",
-    "42P01": "Create the table at {address}, or correct the foreign table: ALTER FOREIGN TABLE … OPTIONS (SET table_name '…');",
+    "42P01": "Create the table at {address}, or correct the foreign table: ALTER FOREIGN TABLE … OPTIONS (SET table_name '…');"
+    " or, where a function of a view names it, write it there with its schema.",
     "42703": "Give the table at {address} that column, or name the one it has:"
     " ALTER FOREIGN TABLE … ALTER COLUMN … OPTIONS (ADD column_name '…');",
     "55P03": "Another session at {address} holds the table locked; try again when it is done.",
     "57014": "The session at {address} was cancelled there; resume the run, or call again.",
 }  # fmt: skip
+DATA_HINT = "What is read gives this for some row: leave such rows out by the option filter, or mend the expression or the view."
 OTHER_HINT = "The server log at {address} says more."
 
 
@@ -92,7 +94,8 @@ def segment_error(error: RemoteError, name: str, address: Address) -> CerebroErr
             error.message,
             "Put Cerebro's environment on the PYTHONPATH of the server at %s, and restart it." % address,
         )
-    hint = error.hint or HINTS.get(error.sqlstate, OTHER_HINT).format(user=address.user, address=address)
+    otherwise = DATA_HINT if error.sqlstate.startswith("22") else OTHER_HINT
+    hint = error.hint or HINTS.get(error.sqlstate, otherwise).format(user=address.user, address=address)
     try:
         raise_remote(RemoteError(error.sqlstate, error.message, error.detail, hint), name)
     except CerebroError as translated:
