@@ -196,7 +196,7 @@ def test_a_model_of_channels_last_takes_no_channels_first_though_the_sizes_would
     model_ = session.model({"layers": [{"InputLayer": {"batch_shape": [None, 4, 5, 3]}}, "Flatten", *LOGIT["layers"]]})
     run = session.fit(table, model_, "label", ["x"])
     ((error,),) = session.rows("select error from cerebro.trial where run = %s", run)
-    assert "expects rows of shape [4, 5, 3], the features have shape [3, 4, 5]" in error
+    assert "expects rows of shape [4, 5, 3], the features have shape [3, 4, 5] (a Permute layer" in error
 
 
 def test_rows_and_columns_that_are_no_round_numbers_and_batches_of_any_size(session):

@@ -135,6 +135,19 @@ def test_scalars_stacked_for_a_model_without_named_inputs(session, fitted):
     assert session.rows("select count(cerebro.predict(%s, r)) from " + fitted.table.name + " r", run) == [(COUNT,)]
 
 
+def test_two_series_for_an_lstm_are_stacked_or_the_model_says_how(session):
+    random = np.random.default_rng(3)
+    rows = [[*random.normal(size=(2, 50)).tolist(), n % 2 == 0] for n in range(12)]
+    table = session.sharded({"jan": "real[]", "feb": "real[]", "label": "boolean"}, rows, [8, 4])
+    lstm = session.model({"layers": [{"InputLayer": {"batch_shape": [None, 50, 2]}}, {"LSTM": {"units": 2}}, {"Dense": {"units": 2}}]})
+    run = session.fit(table, lstm, "label", ["jan", "feb"], inputs={"series": {"columns": ["jan", "feb"], "stack": -1}})
+    shape = "select encoders #> '{model,inputs,0,numbers}', (select state from cerebro.trial t where t.run = r.run) from cerebro.run r"
+    assert session.rows(shape + " where run = %s", run) == [([50, 2], "done")]
+    flat = session.fit(table, lstm, "label", ["jan", "feb"])
+    ((error,),) = session.rows("select error from cerebro.trial where run = %s", flat)
+    assert "expects rows of shape [50, 2], the features have shape [100]" in error and '"stack"' in error
+
+
 def test_inputs_that_do_not_fit_are_refused_before_anything_starts(session, fitted):
     def refused(features, inputs, sqlstate, *told):
         error = session.refused(fitted.table, fitted.model, "label", features, inputs=inputs)
@@ -218,6 +231,6 @@ def test_array_labels_that_do_not_fit_are_refused(session, arrays):
         assert session.refused(table, line, "y", ["x"]).sqlstate == "2202E"
     assert session.refused(ragged, line, "n", ["x"]).sqlstate == "22000"
     assert session.refused(arrays.table, line, "y", ["x"], task="classification").sqlstate == "0A000"
-    assert "label \"x\" is among" in session.refused(arrays.table, line, "x", ["x"]).message
+    assert "label \"x\" is among" in session.refused(ragged, line, "x", ["x"]).message
     ((_, _, _, _, state, error),) = session.conn.execute(*session.call(arrays.table, line, "y", ["x"])).fetchall()
     assert state == "failed" and "[2]" in error and "[3]" in error

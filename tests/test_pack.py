@@ -183,6 +183,16 @@ def refused(session, packed, model, label=None, features=None, **options) -> Ref
     return session.error(FIT, session.name(), packed, model, label, features, json.dumps({"epochs": 1, **options}))
 
 
+def test_a_packed_table_is_not_predicted_but_its_source_is_named(session, packed, model):
+    run = fit(session, packed, model, epochs=1)
+    for call, values in (
+        ("select * from cerebro.evaluate(%s, %s::text::regclass)", (run, packed)),
+        ("select cerebro.predict_table(%s, %s::text::regclass, 'scored', '{number}')", (run, packed)),
+    ):
+        error = session.error(call, *values)
+        assert (error.sqlstate, error.hint) == ("42703", "It is a packed table: name the one that it was packed from.")
+
+
 def test_what_contradicts_the_packed_table_is_refused(session, packed, model):
     others = {
         "validation": 0.5, "nulls": "skip", "task": "regression", "sample_weight": "b", "encoders": {"kind": "one_hot"}, "filter": "a > 0",

@@ -37,6 +37,37 @@ def test_trial_stops_when_it_no_longer_improves_and_its_best_epoch_is_kept(sessi
     assert session.rows("select cerebro.predict_class(%s, array[1, -1])", run)
 
 
+def test_the_best_epoch_serves_although_others_followed(session, table):
+    options = {"validation": 0.3, "epochs": 6, "optimizer": "sgd", "learning_rate": 300, "early_stopping": 2, "encoders": {"a": "none"}}
+    run = session.fit(table, session.model(LOGIT), "label", ["a"], **options)
+    losses = [metrics["val_loss"] for metrics, _ in history(session, run)]
+    ((best, metric),) = session.rows("select best_epoch, metric from cerebro.trial where run = %s", run)
+    assert best == 1 + losses.index(min(losses)) == len(losses) - 2 and metric == min(losses)
+    states = outcome.states(session.cluster, run)
+    (kernel, bias), latest = outcome.weights(outcome.arrays(states[0, 2 * best])), outcome.weights(outcome.arrays(states[max(states)]))
+    ((answer,),) = session.rows("select (cerebro.predict_probabilities(%s, '[0.001]'::text) ->> 'true')::float8", run)
+    assert answer == pytest.approx(outcome.softmax(0.001 * kernel + bias)[0, 1], rel=1e-5)
+    assert answer != pytest.approx(outcome.softmax(0.001 * latest[0] + latest[1])[0, 1], rel=1e-3)
+
+
+def test_accuracy_by_its_short_name_is_reported_and_ranked_by_that_name(session, table):
+    run = session.fit(table, session.model(), "label", validation=0.3, metrics=["acc"], rank_by="val_acc")
+    ((metrics, _),) = history(session, run)
+    ((metric,),) = session.rows("select metric from cerebro.trial where run = %s", run)
+    assert set(metrics) == {"loss", "acc", "val_loss", "val_acc"} and metric == metrics["val_acc"]
+    error = session.refused(table, session.model(), "label", validation=0.3, metrics=["acc"], rank_by="val_accuracy")
+    assert error.sqlstate == "22023" and "val_acc" in error.hint
+
+
+def test_rows_sorted_by_class_each_in_a_shard_of_its_own_are_learnt(session):
+    rows = [[4.0 * kind + 0.01 * n, kind] for kind in range(3) for n in range(30)]
+    sorted_ = session.sharded({"x": "real", "kind": "integer"}, rows, sizes=[30, 30, 30])
+    model = session.model({"layers": [{"Dense": {"units": 8, "activation": "relu"}}, *LOGIT["layers"]]})
+    validation = {"fraction": 0.2, "stratify": True}
+    run = session.fit(sorted_, model, "kind", ["x"], epochs=8, learning_rate=0.02, batch_size=8, order="random", validation=validation)
+    assert dict(session.rows("select * from cerebro.evaluate(%s, %s::text::regclass)", run, sorted_.name))["accuracy"] == 1
+
+
 @pytest.mark.parametrize(
     "option, value",
     [
@@ -46,7 +77,8 @@ def test_trial_stops_when_it_no_longer_improves_and_its_best_epoch_is_kept(sessi
 def test_metric_that_is_not_derived_from_this_label_is_told_before_the_first_visit(session, table, option, value):
     error = session.refused(table, session.model(LINE), "a", ["b"], validation=0.3, **{option: value})
     assert error.sqlstate == "22023" and error.message.startswith('option "%s" names "' % option)
-    assert error.detail == "It reports loss, mae." and "Known are: loss, mae" in error.hint
+    prefix = "val_" if "val_" in error.message else ""
+    assert error.detail == "It reports loss, mae." and "Known are: {0}loss, {0}mae".format(prefix) in error.hint
 
 
 def test_learning_rate_in_the_history_is_what_the_plateau_left_of_it(session, table):

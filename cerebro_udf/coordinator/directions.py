@@ -83,7 +83,7 @@ def reported(options: Any, key: str, metric: str, given: Optional[str], task: Op
         raise InvalidArgument(
             'option "%s" names "%s", which this run does not report' % (key, metric),
             "It reports %s." % ", ".join(sorted(known)),
-            "%s Add others to options.metrics." % nearest(name, known),
+            "%s Add others to options.metrics." % nearest(metric, ["val_" * held_out + name for name in known]),
         )
     checked = known[name]
     if isinstance(checked, dict) and metric_forms.several(checked):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
-from cerebro_udf import columns, expressions
+from cerebro_udf import columns, expressions, packs
 from cerebro_udf.errors import (
     ColumnNotFound,
     InvalidArgument,
@@ -406,6 +406,6 @@ def _check_weight(name: str, types: Dict[str, str], label: Optional[str]) -> Non
 
 def _column(name: str, types: Dict[str, str], relation: str, what: str) -> None:
     if name not in types:
-        raise ColumnNotFound(
-            'column "%s" of table %s does not exist' % (name, relation), "It was given as a %s." % what, nearest(name, types)
-        )
+        packed = packs.COLUMNS.keys() <= types.keys()
+        hint = "It is a packed table: name the one that it was packed from." if packed else nearest(name, types)
+        raise ColumnNotFound('column "%s" of table %s does not exist' % (name, relation), "It was given as a %s." % what, hint)

@@ -256,6 +256,17 @@ def has_head(part: dict) -> bool:
     return bool(others or given["codes"] or given.get("dtype") or given.get("layers"))
 
 
+def _adapted(expected: List[Optional[int]], shape: List[int]) -> str:
+    """What makes rows of a shape those that a model expects: what keeps together what belongs together."""
+    if None in expected or np.prod(expected) != np.prod(shape):
+        return '"$input_shape" stands for it in a definition'
+    if sorted(expected) == sorted(shape):
+        return "a Permute layer at the start brings axes into that order"
+    if len(shape) == 1 < len(expected):
+        return 'several columns are stacked by the option "inputs" with "stack"; a Reshape layer at the start cuts an array'
+    return "a Reshape layer at the start adapts them"
+
+
 def _attach(body: keras.Model, part: dict) -> keras.Model:
     """Give the user's model its inputs: the numbers, or a head that looks codes up in the graph and joins what is one input."""
     wanted = {tensor.name: tensor for tensor in getattr(body, "inputs", None) or ()}
@@ -266,9 +277,9 @@ def _attach(body: keras.Model, part: dict) -> keras.Model:
         expected, shape = wanted.get(given["name"], body.inputs[0]).shape[1:], encoders.input_shape(given)
         if len(expected) != len(shape) or any(a not in (None, b) for a, b in zip(expected, shape)):
             raise TrialFailed(
-                "%s expects rows of shape %s, %s features have shape %s (a Reshape layer at the start adapts them)"
+                "%s expects rows of shape %s, %s features have shape %s (%s)"
                 % ("the model" if len(inputs) == 1 else 'input "%s"' % given["name"], list(expected),
-                   "the" if len(inputs) == 1 else "its", shape)
+                   "the" if len(inputs) == 1 else "its", shape, _adapted(list(expected), shape))
             )  # fmt: skip
     if not has_head(part):
         if not body.built:
