@@ -20,7 +20,20 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import beyond, explain, hops, loading, predicting, schedule, search, servers, simulation, visits
+from bench import (
+    beyond,
+    explain,
+    hops,
+    loading,
+    predicting,
+    preparing,
+    schedule,
+    search,
+    servers,
+    simulation,
+    sparse,
+    visits,
+)
 from bench.machine import machine
 from bench.rounds import Measure
 
@@ -28,7 +41,8 @@ RESULTS = Path(__file__).resolve().parent / "results"
 # How often each is repeated; a round of the schedule is a whole search.
 PARTS = {
     "visits": (visits, 7), "loading": (loading, 9), "hops": (hops, 5), "schedule": (schedule, 3), "explain": (explain, 3),
-    "predicting": (predicting, 7), "beyond": (beyond, 3), "simulation": (simulation, 3),
+    "predicting": (predicting, 7), "beyond": (beyond, 3), "preparing": (preparing, 7),
+    "sparse": (sparse, 3), "simulation": (simulation, 3),
     "search": (search, 2),
 }  # fmt: skip
 

@@ -2,9 +2,9 @@
 
 A feature is read in one of these forms, its ``kind``: ``number`` (float64), ``array`` (of numbers), ``text`` (a category, as the
 text that PostgreSQL writes), or what an encoder with settings makes of it: ``sequence`` (arrays of numbers of any length, filled up),
-``tokens`` (arrays of categories, or words of a text), ``tensor`` (the bytes of an array), ``image`` (a PNG or JPEG file). Dates and
-times are numbers of seconds. A type that is no number, or an encoder that makes categories, asks for ``text``: so integers of any
-size keep their value.
+``tokens`` (arrays of categories, or words of a text), ``sparse`` (arrays of indices, and of their values),
+``tensor`` (the bytes of an array), ``image`` (a PNG or JPEG file). Dates and times are numbers of seconds. A type that is no
+number, or an encoder that makes categories, asks for ``text``: so integers of any size keep their value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OTHERWISE = {REGRESSION: "is a quantity", MULTI_LABEL: "says what applies to a r
 NUMBER_ENCODERS = ("standardize", "minmax", "none")
 CATEGORY_ENCODERS = ("one_hot", "embedding")
 # Each reads a column in a form of its own, called as the encoder is, and says with "as" which encoder for numbers follows.
-FORMS = ("sequence", "tokens", "tensor", "image")
+FORMS = ("sequence", "tokens", "sparse", "tensor", "image")
 ENCODERS = (*NUMBER_ENCODERS, *CATEGORY_ENCODERS, "bucketize", *FORMS)  # bucketize makes categories of numbers
 UNIT = "unit"  # bytes divided by 255, so 0 to 1
 DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")  # of a tensor
@@ -98,7 +98,8 @@ def encoders_of(name: str) -> Tuple[str, ...]:
     if element is None or name.count("[]") > 1:
         return ()
     if name.endswith("[]"):
-        return ((*NUMBER_ENCODERS, "sequence") if element.quantity == "number" else ()) + (("tokens",) if element.spelling else ())
+        numbers = (*NUMBER_ENCODERS, "sequence") if element.quantity == "number" else ()
+        return numbers + (("tokens",) if element.spelling else ()) + (("sparse",) if element.spelling == "integer" else ())
     if element.cast == "bytea":
         return ("tensor", "image")
     numbers = (*NUMBER_ENCODERS, "bucketize") if element.quantity else ()
@@ -130,6 +131,23 @@ def specification(name: str, type_: str, encoder: Any) -> dict:
         return {"name": name, "type": type_, "kind": form, "encoder": encoder}
     settings = dict(encoder[form])
     return {"name": name, "type": type_, "kind": form, "encoder": settings.pop("as", None), form: settings}
+
+
+def read_of(feature: dict) -> List[str]:
+    """What is read of a row for a feature: itself, and the values of a sparse one."""
+    values = feature["sparse"].get("values") if feature["kind"] == "sparse" else None
+    return [feature["name"]] if values is None else [feature["name"], values]
+
+
+def sparse_of(features: Sequence[dict]) -> Dict[str, Any]:
+    """What the option ``encoders`` says of the sparse ones of these features."""
+    return {feature["name"]: {"sparse": feature["sparse"]} for feature in features if feature["kind"] == "sparse"}
+
+
+def values_of(encoders: Dict[str, Any]) -> List[str]:
+    """The columns that hold values of sparse features, by the option ``encoders``."""
+    found = [encoder["sparse"].get("values") for encoder in encoders.values() if isinstance(encoder, dict) and "sparse" in encoder]
+    return [values for values in found if values is not None]
 
 
 def is_bytes(feature: dict) -> bool:

@@ -13,7 +13,7 @@ A string ``"$name"`` in the place of a value is a placeholder; ``"$$name"`` stan
 from __future__ import annotations
 
 import copy
-from typing import Any, Dict, FrozenSet, Iterable, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, List, Optional, Sequence, Tuple
 
 from cerebro_udf import keras_names as names
 from cerebro_udf.architecture import Architecture, class_of, config_of
@@ -109,6 +109,39 @@ def ends(definition: dict) -> Tuple[List[Optional[str]], List[Optional[str]]]:
     """
     model = _walk(definition)
     return _ends(model, "input_layers", 0), _ends(model, "output_layers", -1)
+
+
+def first_layers(definition: dict, name: Optional[str]) -> List[Any]:
+    """Return the classes of the layers that take an input of a checked definition.
+
+    Args:
+        name: Of the input; None, or any name for a model of one: its only one.
+    """
+    model = _walk(definition)
+    layers = config_of(model)["layers"]
+    if class_of(model) == "Sequential":
+        return [next(class_of(layer) for layer in layers if class_of(layer) != "InputLayer")]
+    begins = list(_places(config_of(model)["input_layers"]))
+    name = begins[0] if len(begins) == 1 else name
+    return [class_of(layer) for layer in layers if name in _sources(layer["inbound_nodes"])]
+
+
+def with_sparse(config: dict, inputs: Sequence[Tuple[Optional[str], List[int]]]) -> dict:
+    """Return a bound model in full form whose inputs of these names take sparse rows of these shapes.
+
+    Args:
+        inputs: The name is None, or any, for a model of one input: its only one.
+    """
+    own, layers, names_ = config["config"], [], [name for name, _ in inputs]
+    begins, _ = ends(config)
+    for layer in config_of(config)["layers"]:
+        if class_of(layer) == "InputLayer" and (len(begins) == 1 or config_of(layer).get("name") in names_):
+            layer = {**layer, "config": {**layer["config"], "sparse": True}}
+        layers.append(layer)
+    if class_of(config) == "Sequential" and class_of(layers[0]) != "InputLayer":
+        first = {"batch_shape": [None, *inputs[0][1]], "dtype": "float32", "sparse": True}
+        layers.insert(0, {"module": "keras.layers", "class_name": "InputLayer", "config": first, "registered_name": None})
+    return {**config, "config": {**own, "layers": layers}}
 
 
 def _ends(layer: Any, key: str, place: int) -> List[Optional[str]]:

@@ -17,7 +17,9 @@ A stored encoders object (JSON, floats survive the round trip)::
                   {"name": "clicks", "kind": "sequence", "type": "real[]", "encoder": "standardize", "shape": [20, 1], "mean": [..],
                    "scale": [..], "sequence": {"length": 20, "pad": "post", "truncate": "post"}},
                   {"name": "title", "kind": "tokens", "type": "text", "encoder": "tokens", "shape": [50],
-                   "tokens": {"length": 50, "pad": "post", "truncate": "post", "size": 10000}, "vocabulary": [..] (unless hashed)}],
+                   "tokens": {"length": 50, "pad": "post", "truncate": "post", "size": 10000}, "vocabulary": [..] (unless hashed)},
+                  {"name": "words", "kind": "sparse", "type": "integer[]", "encoder": "sparse", "shape": [50000],
+                   "sparse": {"size": 50000, "values": "counts" (a column, where indices alone are not all)}}],
      "label": {"name": "late", "type": "boolean", "task": "classification", "classes": [false, true],
                "counts": [600, 200] (of training rows), "weights": [..] (only if classes are weighted);
                of an array "shape": [3], and if it is encoded "encoder": "standardize", "mean": [..], "scale": [..]},
@@ -25,8 +27,8 @@ A stored encoders object (JSON, floats survive the round trip)::
                 {"name": "series" (an Input layer of the model), "features": ["jan", "feb"], "stack": -1}, ..],
      "model": {"inputs": [{"name": null, "numbers": [12] or null,
                            "codes": [{"name": "carrier", "size": 17, "encoder": "one_hot"}, ..],
-                           "dtype": "int32" (of numbers, unless float32), "layers": [..] (that rows pass first),
-                           "shape": [..] (if those change it)}, ..],
+                           "dtype": "int32" (of numbers, unless float32), "sparse": true (if they are),
+                           "layers": [..] (that rows pass first), "shape": [..] (if those change it)}, ..],
                "outputs": [{"name": null, "task": "classification", "classes": 2 (places, of multi_label), "shape": [3] (of an array)}]},
      "rows": {"train": 800, "validation": 200}}
 """
@@ -135,6 +137,8 @@ def _merge_feature(spec: dict, parts: List[dict]) -> dict:
             return feature
         kept = _frequent(parts, spec["tokens"]["size"] - sequences.RESERVED, without=sequences.UNKNOWN)
         return {**feature, "vocabulary": kept}
+    if spec["kind"] == "sparse":
+        return {**feature, "encoder": "sparse", "shape": [spec["sparse"]["size"]]}
     if spec["kind"] == "text":
         if policy is not None:
             feature["nulls"] = {"value": _as_text(policy["value"])} if "value" in policy else policy
@@ -384,6 +388,8 @@ def _input(given: dict, features: List[dict]) -> dict:
         shift, scale = affine(features[0]) or (np.zeros(1), np.ones(1))
         scaled = {"scale": (1 / scale).tolist(), "offset": (-shift / scale).tolist(), "dtype": "float32"}
         result.update(dtype="uint8", layers=[{"Rescaling": scaled}])
+    if features[0]["kind"] == "sparse":
+        result["sparse"] = True
     if features[0]["kind"] == "tokens":
         result["dtype"] = "int32"
     if "augment" in features[0]:
@@ -423,6 +429,12 @@ def fed(part: dict) -> Dict[str, Tuple[Tuple[int, ...], str]]:
         if given["codes"]:
             found[tensor_name("codes", number)] = ((len(given["codes"]),), "int32")
     return found
+
+
+def sparse(part: dict) -> Dict[str, int]:
+    """Return which of the tensors of :func:`fed` are sparse, and the size of their rows."""
+    inputs = enumerate(part["inputs"])
+    return {tensor_name("numbers", number): given["numbers"][0] for number, given in inputs if given.get("sparse")}
 
 
 def input_shape(given: dict) -> List[int]:

@@ -12,6 +12,8 @@ from cerebro_udf import keras_names as names
 CLASSES = 1_000  # of a label, at most
 NAMED_CLASSES = 10  # in a message
 LABEL_STEPS = 1_000  # of single precision, from a quantity's least value to its greatest; fewer would be learnt as stairs
+_SEQUENCE = "It is a sequence, whose padding a model is told of."
+_ALONE = {"sequence": _SEQUENCE, "tokens": _SEQUENCE, "sparse": "Its rows are sparse."}
 
 
 def refuse_unusable(shard_stats: Sequence[dict], nulls: Any) -> None:
@@ -85,8 +87,8 @@ def _unreadable(name: str, broken: List[dict], rows: int) -> errors.BadData:
     return errors.BadData(
         'column "%s" holds values that are not what its encoder says' % name,
         detail="%d of %d rows; of the first one: %s." % (sum(found["rows"] for found in broken), rows, broken[0]["reason"]),
-        hint="Find it by where md5(%s) = '%s', or set the option \"nulls\" to \"skip\" to leave such rows out."
-        % (columns.quoted(name), broken[0]["digest"]),
+        hint="Find it by where md5(%s%s) = '%s', or set the option \"nulls\" to \"skip\" to leave such rows out."
+        % (columns.quoted(name), "::text" * bool(broken[0].get("text")), broken[0]["digest"]),
     )
 
 
@@ -157,10 +159,10 @@ def refuse_deep(features: Sequence[dict]) -> None:
 def refuse_company(features: Sequence[dict]) -> None:
     """Refuse among features that are laid side by side or stacked what layers of its own go before."""
     for feature in features:
-        if feature["kind"] in ("sequence", "tokens") or "augment" in feature:
+        if feature["kind"] in _ALONE or "augment" in feature:
             raise errors.NotSupported(
                 'column "%s" beside other features is not supported' % feature["name"],
-                detail="Its rows are varied." if "augment" in feature else "It is a sequence, whose padding a model is told of.",
+                detail="Its rows are varied." if "augment" in feature else _ALONE[feature["kind"]],
                 hint='Use it as the only feature, or give it an input of its own by the option "inputs".',
             )
 

@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-from cerebro_udf import refusals, sequences
+from cerebro_udf import refusals, sequences, sparse
 from cerebro_udf.encoders import Place, affine, fed, indicator, is_category, model_part, places
 
 CHUNK_ROWS = 8_192  # rows encoded at once, bounds the float64 intermediate
@@ -25,7 +25,7 @@ class Text(NamedTuple):
     values: List[Optional[str]]
 
 
-Column = Union[np.ndarray, Text, Sequence[str]]
+Column = Union[np.ndarray, Text, sparse.Rows, Sequence[Any]]
 
 
 class Encoding:
@@ -66,12 +66,13 @@ class Encoding:
 
         Args:
             columns: By feature name: numbers (n,), arrays (n, *shape), texts as :class:`Text` or strings, tokens as :class:`Text` or
-                lists, hashed ones as lists or codes int32 (n, length); NULL is NaN or None.
+                lists, hashed ones as lists or codes int32 (n, length), sparse rows as :class:`sparse.Rows` or pairs of lists; NULL is
+                NaN or None.
             label: The label column, or None.
             pulse: Called again and again; may raise.
 
         Returns:
-            What ``encoders.fed`` says, each (n, *shape): ``numbers`` and ``codes`` of an input, where its
+            What ``encoders.fed`` says, each (n, *shape), or ``sparse.Rows`` of n rows: ``numbers`` and ``codes`` of an input, where its
             features have such; ``label`` int32 (n,) of class indexes or float32 (n, *shape). Arrays are new, in C order.
 
         Raises:
@@ -82,6 +83,9 @@ class Encoding:
             if is_category(found[0].feature):
                 codes = [self._encode_category(place.feature, columns[place.feature["name"]], pulse) for place in found]
                 result[tensor] = np.stack(codes, axis=1)
+            elif found[0].feature["kind"] == "sparse":
+                column = columns[found[0].feature["name"]]
+                result[tensor] = column if isinstance(column, sparse.Rows) else sparse.of_lists(column)
             elif found[0].feature["kind"] == "tokens":
                 result[tensor] = self._encode_tokens(found[0].feature, columns[found[0].feature["name"]], pulse)
             else:

@@ -33,6 +33,7 @@ PURE = (
     "refusals.py",
     "sequences.py",
     "siphash.py",
+    "sparse.py",
     "tensors.py",
     "wire.py",
     "coordinator/augment.py",
@@ -60,7 +61,7 @@ PURE_IMPORTS = frozenset(
     " cerebro_udf.definition cerebro_udf.encoders cerebro_udf.errors cerebro_udf.keras2 cerebro_udf.keras_names"
     " cerebro_udf.keras_objects"
     " cerebro_udf.metric_forms cerebro_udf.optimizers cerebro_udf.placeholders cerebro_udf.precision cerebro_udf.refusals"
-    " cerebro_udf.sequences cerebro_udf.siphash cerebro_udf.coordinator.augment"
+    " cerebro_udf.sequences cerebro_udf.siphash cerebro_udf.sparse cerebro_udf.coordinator.augment"
     " cerebro_udf.coordinator.directions cerebro_udf.coordinator.matching cerebro_udf.coordinator.options"
     " cerebro_udf.coordinator.ends cerebro_udf.coordinator.per_column cerebro_udf.coordinator.pruners cerebro_udf.coordinator.samplers"
     " cerebro_udf.coordinator.scheduler cerebro_udf.coordinator.search cerebro_udf.coordinator.space"

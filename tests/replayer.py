@@ -9,8 +9,8 @@ and trains every trial of the runs minibatch by minibatch with ``train_on_batch`
 holds the variables after the last visit as ``<run>/<variant>/<trial>/<group>/<number>``. The variant ``whole`` is the
 replay; each other one (if wanted) leaves one part of the state behind at every hop, of trial 0 only.
 
-It knows models in the short form, numeric features, integer labels, weights of rows and classes, mixed precision, and a
-search over the batch size; and every form of the option `validation`.
+It knows models in the short form, numeric features or one of sparse rows, integer labels, weights of rows and classes, mixed
+precision, and a search over the batch size; and every form of the option `validation`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import struct
 import sys
 
 import numpy as np
@@ -97,7 +98,7 @@ def held_out(option, seed: int, words: np.ndarray, label: np.ndarray, given: np.
 
 
 def numbers(text: str) -> list[float]:
-    return [float(value) for value in text.strip("{}").split(",")]
+    return [float(value) for value in text.strip("{}").split(",") if value]
 
 
 def read_shard(job: dict, shard: dict, run: dict) -> dict[str, np.ndarray]:
@@ -105,7 +106,10 @@ def read_shard(job: dict, shard: dict, run: dict) -> dict[str, np.ndarray]:
     and what the option `validation` names."""
     # As double precision: the text of a real is shorter than its value.
     casts = ["float8" + "[]" * bool(feature["shape"]) for feature in run["encoders"]["features"]] + ["bigint"]
+    sparse = run["encoders"]["features"][0].get("sparse")
     names = [*run["features"], run["label"]]
+    if sparse:
+        names, casts = [run["features"][0], sparse["values"], run["label"]], ["int[]", "float8[]", "bigint"]
     if run["options"]["sample_weight"]:
         names, casts = [*names, run["options"]["sample_weight"]], [*casts, "float8"]
     option, columns = run["options"]["validation"], ['"%s"::%s' % pair for pair in zip(names, casts)]
@@ -123,8 +127,13 @@ def read_shard(job: dict, shard: dict, run: dict) -> dict[str, np.ndarray]:
             with connection.cursor().copy("copy (%s) to stdout" % query) as stream:
                 kept.extend(stream.rows())
     width = sum(max(1, *(feature["shape"] or [1])) for feature in run["encoders"]["features"])
-    count = len(run["features"])
-    features = np.array([sum(map(numbers, row[:count]), []) for row in kept]).reshape(len(kept), width)
+    count = len(run["features"]) + bool(sparse)
+    if sparse:
+        features = np.zeros((len(kept), width))
+        for row, (indices, values, *_) in zip(features, kept):
+            row[[int(i) for i in numbers(indices)]] = numbers(values)
+    else:
+        features = np.array([sum(map(numbers, row[:count]), []) for row in kept]).reshape(len(kept), width)
     rows = {"features": features, "label": np.array([int(row[count]) for row in kept], np.int64)}
     if run["options"]["sample_weight"]:
         rows["weight"] = np.array([float(row[count + 1]) for row in kept], np.float32)
@@ -134,6 +143,12 @@ def read_shard(job: dict, shard: dict, run: dict) -> dict[str, np.ndarray]:
     return rows
 
 
+def entries_word(row: np.ndarray) -> int:
+    """Of a sparse row that lies here in full."""
+    entries = b"".join(struct.pack("<fi", row[i], i) for i in np.flatnonzero(row))
+    return int.from_bytes(hashlib.blake2b(entries, digest_size=8).digest(), "little")
+
+
 def text_word(value: str) -> int:
     return int.from_bytes(hashlib.blake2b(value.encode(), digest_size=8).digest(), "little")
 
@@ -141,10 +156,14 @@ def text_word(value: str) -> int:
 def training_rows(run: dict, shards: list[dict]) -> list[tuple[np.ndarray, ...]]:
     """Of each shard, encoded: float32 (rows, width), int32 (rows,), maybe weights float32 (rows,)."""
     whole = {name: np.concatenate([shard[name] for shard in shards]) for name in shards[0]}
-    words = np.hstack([(whole["features"] + 0.0).view(np.uint64), whole["label"].reshape(-1, 1).view(np.uint64)])
+    sparse = run["encoders"]["features"][0].get("sparse")
+    words = (whole["features"] + 0.0).view(np.uint64)
+    if sparse:
+        words = np.array([[entries_word(row)] for row in whole["features"]], np.uint64)
+    words = np.hstack([words, whole["label"].reshape(-1, 1).view(np.uint64)])
     train = ~held_out(run["options"]["validation"], run["options"]["seed"], words, whole["label"], whole.get("given"))
-    mean = np.concatenate([np.ravel(feature["mean"]) for feature in run["encoders"]["features"]])
-    scale = np.concatenate([np.ravel(feature["scale"]) for feature in run["encoders"]["features"]])
+    mean = np.concatenate([np.ravel(feature.get("mean", 0)) for feature in run["encoders"]["features"]])
+    scale = np.concatenate([np.ravel(feature.get("scale", 1)) for feature in run["encoders"]["features"]])
     classes = run["encoders"]["label"]["classes"]
     encoded = np.array([classes.index(value) for value in whole["label"].tolist()], np.int32)
     weights = [whole["weight"]] if "weight" in whole else []
@@ -173,7 +192,7 @@ def build(keras, run: dict, trial: int, width: int):
     keras.config.set_dtype_policy(precision)
     keras.utils.set_random_seed(trial_seed(run["options"]["seed"], trial))
     model = keras.Sequential()
-    model.add(keras.Input((width,)))
+    model.add(keras.Input((width,), sparse="sparse" in run["encoders"]["features"][0]))
     last = run["definition"]["layers"][-1]
     for layer in run["definition"]["layers"]:
         ((name, arguments),) = layer.items()
@@ -223,6 +242,13 @@ def parts(model) -> dict[str, list[str]]:
     }
 
 
+def fed(model, x: np.ndarray, *others: np.ndarray) -> tuple:
+    """Rows as the model takes them."""
+    import tensorflow as tf
+
+    return (tf.sparse.from_dense(x) if model.inputs[0].sparse else x, *others)
+
+
 def replay(model, first: dict, visits: list, shards: list, seed: int, batch_size: int, left_behind: list[str]) -> dict:
     """Train from the first state through the visits [(epoch, shard)]; gives all variables.
 
@@ -244,7 +270,7 @@ def replay(model, first: dict, visits: list, shards: list, seed: int, batch_size
         order = permutation(seed, epoch, shard, len(shards[shard][0]))
         for start in range(0, len(order), batch_size):
             picks = order[start : start + batch_size]
-            model.train_on_batch(*(array[picks] for array in shards[shard]))
+            model.train_on_batch(*fed(model, *(array[picks] for array in shards[shard])))
             for name in metrics:
                 sums[name] = sums[name] + named[name].value.numpy()
     return {**values(model), **sums}
@@ -284,13 +310,13 @@ def replay_run(keras, job: dict, name: str) -> dict[str, np.ndarray]:
     out = {}
     for trial, params in trials:
         model = build(keras, run, trial, shards[0][0].shape[1])
-        model.test_on_batch(*(part[:1] for part in shards[0]))  # makes the metrics' variables and nothing else
+        model.test_on_batch(*fed(model, *(part[:1] for part in shards[0])))  # makes the metrics' variables and nothing else
         model.reset_metrics()
         first = values(model)
         # train_on_batch builds the size of its first minibatch into its graph, and TensorFlow then multiplies by 1 / 7
         # where it would divide by 7. From the second size on the graph is open, as that of fit always is.
         for rows in (1, 2):
-            model.train_on_batch(*(part[:rows] for part in shards[0]))
+            model.train_on_batch(*fed(model, *(part[:rows] for part in shards[0])))
         visits = [(epoch, shard) for number, epoch, shard in ledger if number == trial]
         variants = {"whole": []}
         if trial == 0 and job["variants"]:

@@ -74,13 +74,13 @@ def run(session, begin):
     return values[0]
 
 
-def replay(session, out: Path, *runs: str, variants: bool = False) -> dict:
+def replay(session, out: Path, *runs: str, variants: bool = False, shards: int = len(SIZES)) -> dict:
     """What the replayer makes of runs: name -> array."""
     cluster = session.cluster
     job = {
         "coordinator": cluster.url(), "servers": {node.name: cluster.url(node=node.number) for node in cluster.segments},
         "runs": runs, "out": str(out), "variants": variants,
-        "threads": max(1, len(os.sched_getaffinity(0)) // len(SIZES)),  # a host's cores, shared among its workers
+        "threads": max(1, len(os.sched_getaffinity(0)) // shards),  # a host's cores, shared among its workers
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-I", str(REPLAYER)], input=json.dumps(job), text=True, capture_output=True, cwd="/"
@@ -121,7 +121,7 @@ def test_replayer_imports_nothing_of_the_project():
             imported.update(alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             imported.add(node.module.split(".")[0])
-    assert imported == {"__future__", "hashlib", "json", "os", "sys", "numpy", "psycopg", "tensorflow", "keras"}
+    assert imported == {"__future__", "hashlib", "json", "os", "struct", "sys", "numpy", "psycopg", "tensorflow", "keras"}
 
 
 def test_trials_interleave_on_each_segment_and_end_with_short_batches(session, run):

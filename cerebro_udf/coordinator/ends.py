@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
+from cerebro_udf import columns
 from cerebro_udf import definition as definitions
 from cerebro_udf.coordinator.space import whole, wrong_option
 from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
@@ -103,6 +104,25 @@ def check_features(inputs: Optional[List[dict]], features: List[str]) -> None:
         if name not in listed:
             hint = "List it in an input, or take it off the features."
             raise InvalidArgument('feature "%s" goes to no input of the model' % name, 'It is not in the option "inputs".', hint)
+
+
+def check_sparse(inputs: Optional[List[dict]], encoders: Dict[str, Any], definition: dict) -> None:
+    """Hold sparse features against a model: the layers that take one must be such as multiply sparse rows.
+
+    Raises:
+        NotSupported.
+    """
+    for column, encoder in encoders.items():
+        if columns.encoder_name(encoder) != "sparse":
+            continue
+        for name in [given["name"] for given in inputs or [{"name": None, "features": [column]}] if column in given["features"]]:
+            others = [found for found in definitions.first_layers(definition, name) if found != "Dense"]
+            if others:
+                raise NotSupported(
+                    'column "%s" of sparse rows does not go into %s' % (column, "a layer of this kind" if others[0] is None else others[0]),
+                    "Rows stay sparse up to the first layer, which multiplies what there is of them.",
+                    "Let a Dense layer take them; other features may have an input of their own.",
+                )
 
 
 def _listed(names: List[str]) -> str:

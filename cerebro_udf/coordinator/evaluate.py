@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from cerebro_udf import refusals, stored
+from cerebro_udf import columns, refusals, stored
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator.load import Loader
@@ -132,9 +132,10 @@ def judging(plpy, gd: dict, run: str, source: str, options: dict, metrics: Calla
     """
     _, record, chunks = stored.read(plpy, gd, run, options["trial"])
     fitted = run_options.Options.from_json(record["options"])
-    table = describe(plpy, source, record["features"], record["label"], author=record["owner"])
+    known = {"author": record["owner"], "encoders": columns.sparse_of(record["encoders"]["features"])}
+    table = describe(plpy, source, record["features"], record["label"], **known)
     if fitted.sample_weight is not None and has_weight(plpy, table, fitted.sample_weight, record["owner"]):
-        table = describe(plpy, source, record["features"], record["label"], weight=fitted.sample_weight, author=record["owner"])
+        table = describe(plpy, source, record["features"], record["label"], weight=fitted.sample_weight, **known)
     table = filtered(plpy, table, options["filter"])
     encoders = record["encoders"]
     refuse_other_kinds(table, encoders)

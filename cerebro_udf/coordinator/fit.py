@@ -83,6 +83,7 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str
         )
     if table is None:
         table = described(plpy, source, features, label, parsed, seeded, author)
+        ends.check_sparse(parsed.inputs, parsed.encoders, start.definition)
     if start.earlier is not None:
         refuse_other_kinds(table, start.earlier["encoders"])
     if parsed.class_weight is not None:
@@ -219,7 +220,8 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: s
     if table is None:
         criterion = validation.criterion(parsed.validation)
         table = describe(
-            plpy, record["source"], record["features"], record["label"], weight=parsed.sample_weight, criterion=criterion, author=author
+            plpy, record["source"], record["features"], record["label"], weight=parsed.sample_weight, criterion=criterion,
+            encoders=parsed.encoders, author=author,
         )
         table = filtered(plpy, table, parsed.filter, author)
         if table.kind == "v":

@@ -15,17 +15,18 @@ MAX_BOUNDARIES = 1000
 BUCKETS = 10
 MAX_LENGTH = 100_000  # of a sequence
 MAX_TOKENS = 1_000_000
+MAX_SIZE = 10_000_000  # of sparse rows
 TOKENS = 10_000
 PIXELS = 16_384  # of one side of an image
 
 _PLAIN = ", ".join('"%s"' % e for e in (*columns.NUMBER_ENCODERS, *columns.CATEGORY_ENCODERS, "bucketize"))
-_SHOWN = '{"embedding": {"dim": 8}}, {"bucketize": {"buckets": 10}}, {"sequence": {"length": 20}} or {"tokens": {"length": 50}}'
-_ENCODERS = "one of %s, %s" % (_PLAIN, _SHOWN)
+_SHOWN = '{"embedding": {"dim": 8}}, {"bucketize": {"buckets": 10}}, {"sequence": {"length": 20}}, {"tokens": {"length": 50}}'
+_ENCODERS = 'one of %s, %s or {"sparse": {"size": 50000}}' % (_PLAIN, _SHOWN)
 _NULLS = '"error", "skip", "indicator", {"value": 0} or {"value": 0, "indicator": true}'
 _SETTINGS = {
     "embedding": ("dim",), "bucketize": ("buckets", "boundaries", "as"), "sequence": ("length", "pad", "truncate", "as"),
-    "tokens": ("length", "size", "pad", "truncate", "standardize", "split", "hash"), "tensor": ("dtype", "shape", "as"),
-    "image": ("height", "width", "channels", "resize", "crop", "as"),
+    "tokens": ("length", "size", "pad", "truncate", "standardize", "split", "hash"), "sparse": ("values", "size"),
+    "tensor": ("dtype", "shape", "as"), "image": ("height", "width", "channels", "resize", "crop", "as"),
 }  # fmt: skip
 
 
@@ -109,6 +110,15 @@ def _tokens(place: str, settings: dict) -> dict:
     return {**found, "hash": True} if settings.get("hash") else found
 
 
+def _sparse(place: str, settings: dict) -> dict:
+    found = {"size": _number(place + ".size", settings.get("size"), 1, MAX_SIZE)}
+    if "values" in settings:
+        if not isinstance(settings["values"], str) or not settings["values"]:
+            raise wrong(place + ".values", settings["values"], "the name of the column that holds the values of the indices")
+        found["values"] = settings["values"]
+    return found
+
+
 def _tensor(place: str, settings: dict) -> dict:
     dtype, shape = _word(place + ".dtype", settings.get("dtype", "uint8"), *columns.DTYPES), settings.get("shape")
     if not isinstance(shape, list) or not 1 <= len(shape) <= columns.MAX_RANK:
@@ -133,7 +143,7 @@ def _image(place: str, settings: dict) -> dict:
     return {**found, "crop": settings.get("crop", False), "as": _word(place + ".as", settings.get("as", encoders[0]), *encoders)}
 
 
-_FORMS = {"sequence": _sequence, "tokens": _tokens, "tensor": _tensor, "image": _image}
+_FORMS = {"sequence": _sequence, "tokens": _tokens, "sparse": _sparse, "tensor": _tensor, "image": _image}
 
 
 def _word(place: str, value: Any, *words: str) -> str:

@@ -107,13 +107,14 @@ class Source:
     declared: Dict[str, Optional[str]] = field(default_factory=dict)  # type of each column as SQL, if it is one that every server has
     readable: FrozenSet[str] = frozenset()  # columns
     filter: Optional[str] = None  # an expression: rows for which it is true are read
+    values: Sequence[str] = ()  # columns that hold the values of sparse features
 
     @property
     def columns(self) -> List[str]:
         """What is read of the table; expressions are made of it."""
         texts = [*self.features, self.label, self.weight, self.criterion, self.filter]
         named = [column for text in texts if text is not None for column in self.expressions.get(text, [text])]
-        return list(dict.fromkeys([*named, *self.carried]))
+        return list(dict.fromkeys([*named, *self.carried, *self.values]))
 
     @property
     def casts(self) -> Dict[str, str]:
@@ -162,7 +163,7 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
         carried: Names of further columns, which may have any type.
         weight: What weighs rows, or None.
         criterion: What the column is called by which rows are held out, for the error, and its name; or None.
-        encoders: The option of that name: a column that is not usable without one is with it.
+        encoders: The option of that name: a column that is not usable without one is with it; and what it names of further columns.
         author: Who wrote features, label and weight; None: the caller.
 
     Raises:
@@ -181,7 +182,9 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
         declared={row["name"]: row["declared"] for row in rows}, readable=readable,
     )  # fmt: skip
     values = {row["name"]: row["values"] for row in rows}
-    names = list(table.types)
+    names, beside = list(table.types), columns.values_of(encoders)
+    for name in beside:
+        _check_values(name, table.types, relation["name"], [*(features or []), label])
     for text, what in ((label, "label"), (weight, "sample_weight")):
         found = None if text is None else _resolve(plpy, table, text, what, author)
         if found is not None:
@@ -192,7 +195,7 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
     if divides is not None:
         _column(divides, table.types, table.name, what)
     if features == ["*"]:
-        others = {name for name in names if columns.kind(table.types[name], encoders.get(name)) is None} | {label, weight, divides}
+        others = {name for name in names if columns.kind(table.types[name], encoders.get(name)) is None} | {label, weight, divides, *beside}
         features = [name for name in names if name in readable and name not in others]
     for position, name in enumerate(features or []):
         if name is None or not name.strip():
@@ -227,7 +230,7 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
         columns.task_of({"name": label, "type": table.types[label]})
     for name in carried:
         _column(name, table.types, relation["name"], "column to be carried along")
-    table = replace(table, features=list(features or []), criterion=divides, label_values=values.get(label, ()))
+    table = replace(table, features=list(features or []), criterion=divides, label_values=values.get(label, ()), values=beside)
     _refuse_unreadable(table)
     if plpy.execute(plpy.prepare(_CHANGED, ["int8"]), [relation["oid"]]).nrows():
         raise NotReady(
@@ -305,7 +308,8 @@ def describe_held(plpy, name: str, table: Source, features: List[dict], task: Op
         InvalidArgument: it is the source itself; else as :func:`describe`.
     """
     try:
-        held = describe(plpy, name, table.features, table.label, weight=table.weight, author=author)
+        encoders = columns.sparse_of(features)
+        held = describe(plpy, name, table.features, table.label, weight=table.weight, author=author, encoders=encoders)
     except plpy.SPIError as error:
         if error.sqlstate not in ("42P01", "3F000", "42602", "42601"):
             raise
@@ -389,6 +393,23 @@ def _relation(plpy, source: str) -> dict:
             "Name one of these.",
         )
     return relation
+
+
+def _check_values(name: str, types: Dict[str, str], relation: str, read: Sequence[Optional[str]]) -> None:
+    """The column that holds the values of a sparse feature."""
+    _column(name, types, relation, "column of values in option encoders")
+    if not types[name].endswith("[]") or columns.meaning(types[name], "sequence") is None:
+        raise WrongColumnType(
+            'column "%s" cannot hold the values of a sparse feature' % name,
+            "Its type is %s." % types[name],
+            "Name a column of arrays of numbers, such as real[].",
+        )
+    if name in read:
+        raise InvalidArgument(
+            'column "%s" holds the values of a sparse feature, and is the label or a feature itself' % name,
+            None,
+            "Take it off the features: it comes with the indices.",
+        )
 
 
 def _check_weight(name: str, types: Dict[str, str], label: Optional[str]) -> None:

@@ -22,11 +22,13 @@ class Broken(NamedTuple):
         rows: How many.
         digest: MD5 of the first one, by which SQL finds it.
         reason: What is wrong with that.
+        text: Whether it is that of its text.
     """
 
     rows: int
     digest: str
     reason: str
+    text: bool = False
 
 
 def read_all(blobs: Sequence[Optional[bytes]], kind: str, settings: dict) -> Tuple[np.ndarray, np.ndarray, Optional[Broken]]:

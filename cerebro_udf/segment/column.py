@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from cerebro_udf import columns, encoders, refusals, sequences, tensors
+from cerebro_udf import columns, encoders, refusals, sequences, sparse, tensors
 from cerebro_udf.errors import WrongColumnType
 from cerebro_udf.segment.binary import Broken
 from cerebro_udf.segment.overflow import Overflow
@@ -128,12 +128,16 @@ class Column:
         return doubles.view(np.uint64)
 
     def append(self, values: np.ndarray, validation: Optional[np.ndarray]) -> None:
-        self.digest.update(values)
+        self.note(values)
         train = values if validation is None else values[~validation]
         self.train.append(train)
         if validation is not None:
             self.validation.append(values[validation])
         self.observe(train, values)
+
+    def note(self, values: np.ndarray) -> None:
+        """Have the values in the checksum."""
+        self.digest.update(values)
 
     def observe(self, train: np.ndarray, values: np.ndarray) -> None:
         """Update the statistics by the block's training rows, or by all of them."""
@@ -371,6 +375,30 @@ class HashedTokens(Column):
 
     def parse(self, parsed):
         return sequences.hashed(parsed.values, self._settings)
+
+
+class SparseBuffer(Buffer):
+    """Sparse rows, always in memory."""
+
+    def whole(self, pulse: Callable[[], None] = lambda: None) -> sparse.Rows:
+        self._blocks = [sparse.joined(self._blocks)]
+        return self._blocks[0]
+
+
+class Sparse(Column):
+    """A feature of sparse rows: ``sparse.Rows`` by part."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.train, self.validation = SparseBuffer(), SparseBuffer()
+
+    def words(self, values):
+        found = (hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in values)
+        return np.frombuffer(b"".join(found), "<u8").astype(np.uint64).reshape(-1, 1)
+
+    def note(self, values):
+        self.digest.update(np.diff(values.offsets))
+        self.digest.update(values.packed)
 
 
 class TextLabel(Texts):

@@ -31,9 +31,9 @@ def archive(encoders: dict, program: dict, blob: bytes, about: Dict[str, Any], p
 
     Its input is a dict by column: numbers float64 (rows, 1), arrays float64 (rows, *shape), the pixels of
     images uint8 (rows, *shape), categories (rows, 1) of strings, or of
-    int64 or bool where their column has integers or booleans; sequences and arrays of tokens of any length. Its
-    output is float32 (rows, 1) for regression or of the label's shape, else the probabilities (rows, classes) in the order of
-    ``classes``, or for multi_label of the label's shape.
+    int64 or bool where their column has integers or booleans; sequences and arrays of tokens of any length, sparse rows as indices
+    int64 and values float64 of any length. Its output is float32 (rows, 1) for regression or of the label's shape, else the
+    probabilities (rows, classes) in the order of ``classes``, or for multi_label of the label's shape.
 
     Args:
         encoders, program, blob: As for ``predict.Predictor``.
@@ -54,7 +54,7 @@ def archive(encoders: dict, program: dict, blob: bytes, about: Dict[str, Any], p
     serving.assign(model, blob, pulse)
     body = [model.name] + ([network.body_of(model, program).name] if network.has_head(encoding.model_part(encoders)) else [])
     inputs, names = _inputs(encoders)
-    y = keras.ops.cast(model(_encoded(encoders, [inputs[name] for name in names], pulse)), "float32")
+    y = keras.ops.cast(model(_encoded(encoders, {column: inputs[name] for column, name in names.items()}, pulse)), "float32")
     classes, affine = encoders["label"].get("classes"), encoding.affine(encoders["label"])
     if affine is not None:
         shift, scale = affine
@@ -67,7 +67,7 @@ def archive(encoders: dict, program: dict, blob: bytes, about: Dict[str, Any], p
     about = {
         **about, "classes": classes, "label": encoders["label"]["name"], "model": body,
         "features": [
-            {"name": f["name"], "input": name, "type": f["type"], "null": _null(f)} for f, name in zip(encoders["features"], names)
+            {"name": f["name"], "input": names[f["name"]], "type": f["type"], "null": _null(f)} for f in encoders["features"]
         ],
     }  # fmt: skip
     return _written(whole, about)
@@ -87,16 +87,18 @@ def refuse_large(size: int) -> None:
         )
 
 
-def _inputs(encoders: dict) -> Tuple[Dict[str, Any], List[str]]:
-    """Return the inputs by name, and the names in feature order; Keras allows no slash in a name."""
+def _inputs(encoders: dict) -> Tuple[Dict[str, Any], Dict[str, str]]:
+    """Return the inputs by name, and the names by column; Keras allows no slash in a name."""
     inputs: Dict[str, Any] = {}
-    names = []
+    names: Dict[str, str] = {}
     for feature in encoders["features"]:
-        name = feature["name"].replace("/", "_")
-        while name in inputs:
-            name += "_"
-        inputs[name] = keras.Input(_shape(feature), name=name, dtype=_dtype(feature))
-        names.append(name)
+        for column in columns.read_of(feature):
+            name = column.replace("/", "_")
+            while name in inputs and column not in names:
+                name += "_"
+            names[column] = name
+            values = column != feature["name"]
+            inputs[name] = keras.Input((None,) if values else _shape(feature), name=name, dtype="float64" if values else _dtype(feature))
     return inputs, names
 
 
@@ -104,6 +106,8 @@ def _shape(feature: dict) -> Tuple[Optional[int], ...]:
     """The shape of a row of a feature's input."""
     if feature["kind"] == "sequence":
         return (None,) if feature["shape"][1] == 1 else (None, feature["shape"][1])
+    if feature["kind"] == "sparse":
+        return (None,)
     if feature["kind"] == "tokens":
         return (None,) if _takes_tokens(feature) else (1,)
     return (1,) if feature["kind"] == "text" else tuple(feature["shape"]) or (1,)
@@ -118,6 +122,8 @@ def _dtype(feature: dict) -> str:
     """The type of a feature's input; booleans have no room for a NULL."""
     if feature["kind"] == "tokens":
         return "string"
+    if feature["kind"] == "sparse":
+        return "int64"
     if columns.is_bytes(feature):
         return "uint8"
     if feature["kind"] != "text":
@@ -139,14 +145,17 @@ def _null(feature: dict) -> Any:
     return next(text for text in ("[NULL" + "]" * n for n in itertools.count(1)) if text not in feature["vocabulary"])
 
 
-def _encoded(encoders: dict, inputs: List[Any], pulse: Callable[[], None]) -> Any:
+def _encoded(encoders: dict, inputs: Dict[str, Any], pulse: Callable[[], None]) -> Any:
     """Encode raw columns as ``tensors.Encoding`` does, in the structure of ``network.feed``."""
     encoded = {}
-    for feature, x in zip(encoders["features"], inputs):
+    for feature in encoders["features"]:
+        x = inputs[feature["name"]]
         if "boundaries" in feature:
             encoded[feature["name"]] = _bucket(feature, x)
         elif encoding.is_category(feature):
             encoded[feature["name"]] = _looked_up(feature, x)
+        elif feature["kind"] == "sparse":
+            encoded[feature["name"]] = _entries(feature, *(inputs[name] for name in columns.read_of(feature)))
         elif feature["kind"] == "tokens":
             encoded[feature["name"]] = _tokens(feature, x)
         elif columns.is_bytes(feature):
@@ -171,6 +180,8 @@ def _encoded(encoders: dict, inputs: List[Any], pulse: Callable[[], None]) -> An
 
 def _joined(axis: int, dtype: str, pieces: List[Any]) -> Any:
     """Join what makes a tensor along an axis of its rows; numbers are standardized in double precision, and rounded after it."""
+    if pieces[0].sparse:
+        return pieces[0]
     if dtype == "int32":
         return keras.ops.cast(_joined(axis, "int64", pieces), dtype)
     if len(pieces) == 1:
@@ -237,6 +248,14 @@ def _tokens(feature: dict, x: Any) -> Any:
     codes = keras.ops.where(present, keras.ops.squeeze(placed, -1), 0)
     first = keras.ops.one_hot(settings["length"] - 1 if settings["pad"] == "pre" else 0, settings["length"], dtype="int64")
     return keras.ops.where(keras.ops.any(present, axis=1, keepdims=True), codes, first)
+
+
+def _entries(feature: dict, indices: Any, values: Any = None) -> Any:
+    """A sparse tensor of indices and their values, or counts; indices of a row that is shorter than others of its batch end with -1."""
+    known = indices >= 0
+    weights = keras.ops.cast(known, "float64") if values is None else keras.ops.where(known, values, 0.0)
+    layer = keras.layers.CategoryEncoding(feature["sparse"]["size"], "count", sparse=True)
+    return layer(keras.ops.where(known, indices, 0), count_weights=weights)
 
 
 def _placed(x: Any, known: Any, settings: dict) -> Tuple[Any, Any]:

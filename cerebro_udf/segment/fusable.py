@@ -48,6 +48,8 @@ def refusal(spec: dict) -> Optional[str]:
         if config.get(name):
             return "optimizer argument %s" % name
     inputs = encoders.model_part(spec["encoders"])["inputs"]
+    if any(given.get("sparse") for given in inputs):
+        return "its rows are sparse"
     if any(given.get("layers") for given in inputs):
         return "its rows pass layers before the model"
     codes = [code for given in inputs for code in given["codes"]]

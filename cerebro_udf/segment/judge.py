@@ -11,9 +11,9 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
-from cerebro_udf import encoders
+from cerebro_udf import encoders, sparse
 from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory, TrialFailed
-from cerebro_udf.segment import memory, predict, seeds, specs, state
+from cerebro_udf.segment import memory, network, predict, seeds, specs, state
 from cerebro_udf.wire import finite
 
 CHUNK_ROWS = 65_536  # of which a copy with one permuted column is made at a time
@@ -27,7 +27,7 @@ class _Judged:
 
     def __init__(self, program: Any, arrays: Dict[str, Any]):
         self.program = program
-        self.arrays = {name: np.asarray(array) for name, array in arrays.items()}
+        self.arrays = {name: network.rows(array) for name, array in arrays.items()}
         self.outputs: Optional[np.ndarray] = None  # probabilities float32 (n, classes), or values float32 (n,)
 
 
@@ -112,6 +112,9 @@ def _chunks(arrays: Dict[str, np.ndarray], batch_size: int, feature: Optional[di
         chunk = {name: array[start : start + size] for name, array in arrays.items()}
         for place in feature["places"] if feature is not None else ():
             name, at = place["tensor"], (slice(None),) * (1 + place["axis"]) + (slice(place["start"], place["stop"]),)
+            if isinstance(arrays[name], sparse.Rows):
+                chunk[name] = arrays[name][order[start : start + size]]
+                continue
             chunk[name] = chunk[name].copy()
             chunk[name][at] = arrays[name][order[start : start + size]][at]
         yield chunk

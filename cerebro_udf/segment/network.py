@@ -16,7 +16,7 @@ from typing import Any, Iterator, List, Optional, Tuple
 
 import numpy as np
 
-from cerebro_udf import compilation, definition, encoders, placeholders, precision
+from cerebro_udf import compilation, definition, encoders, placeholders, precision, sparse
 from cerebro_udf.errors import CerebroError, InvalidArgument, TrialFailed
 from cerebro_udf.segment import memory
 from cerebro_udf.segment.importing import apart
@@ -121,7 +121,7 @@ def widest(model: keras.Model) -> int:
         if isinstance(layer, keras.Model):
             widths.append(widest(layer))
         for node in layer._inbound_nodes:
-            widths.extend(math.prod(n or 1 for n in tensor.shape[1:]) for tensor in node.output_tensors)
+            widths.extend(math.prod(n or 1 for n in tensor.shape[1:]) for tensor in node.output_tensors if not tensor.sparse)
     return max(widths)
 
 
@@ -234,12 +234,19 @@ def _precision(spec: dict) -> Iterator[None]:
 
 
 def _model(config: dict, part: dict) -> keras.Model:
+    if encoders.sparse(part):
+        config = definition.with_sparse(config, [(given["name"], given["numbers"]) for given in part["inputs"] if given.get("sparse")])
     return _attach(keras.saving.deserialize_keras_object(config, safe_mode=True), part)
 
 
 def example(part: dict, rows: int) -> Tuple[Any, np.ndarray]:
     """Return zeros as (x, y), in the structure that a model is fed with, see :func:`feed`."""
-    x = {name: np.zeros((rows, *shape), dtype) for name, (shape, dtype) in encoders.fed(part).items()}
+    known = encoders.sparse(part)
+    x = {
+        name: tf.SparseTensor(np.zeros((0, 2), np.int64), np.zeros(0, dtype), (rows, *shape)) if name in known
+        else np.zeros((rows, *shape), dtype)
+        for name, (shape, dtype) in encoders.fed(part).items()
+    }  # fmt: skip
     (output,) = part["outputs"]
     return feed(x, part), np.zeros((rows, *output.get("shape", ())), np.int32 if output["task"] == "classification" else np.float32)
 
@@ -248,6 +255,51 @@ def feed(arrays: dict, part: dict) -> Any:
     """Return what the model takes of encoded arrays: the only tensor of ``encoders.fed``, or a dict of them."""
     x = {name: arrays[name] for name in encoders.fed(part)}
     return x if len(x) > 1 else next(iter(x.values()))
+
+
+def tensor(array: Any) -> Any:
+    """Return rows as TensorFlow holds them: a tensor; of ``sparse.Rows`` a RaggedTensor of entries, int64."""
+    if isinstance(array, sparse.Rows):
+        return tf.RaggedTensor.from_row_splits(tf.constant(array.packed), tf.constant(array.offsets), validate=False)
+    return array if isinstance(array, tf.RaggedTensor) else tf.convert_to_tensor(array)
+
+
+def rows(array: Any) -> Any:
+    """Return rows as numpy holds them, see :func:`tensor`."""
+    if isinstance(array, tf.RaggedTensor):
+        return sparse.Rows(array.values.numpy().view(sparse.ENTRY), array.row_splits.numpy())
+    return array if isinstance(array, sparse.Rows) else np.asarray(array)
+
+
+def open_spec(tensor: Any) -> Any:
+    """Return the signature of such rows, however many there are."""
+    if isinstance(tensor, tf.RaggedTensor):
+        return tf.RaggedTensorSpec((None, None), tensor.dtype, 1, tf.int64)
+    return tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype)
+
+
+def signature(part: dict) -> dict:
+    """Return the signature of each tensor of ``encoders.fed``."""
+    none = {
+        name: sparse.joined([]) if name in encoders.sparse(part) else np.zeros((0, *shape), dtype)
+        for name, (shape, dtype) in encoders.fed(part).items()
+    }
+    return {name: open_spec(tensor(array)) for name, array in none.items()}
+
+
+def taken(x: Any, part: dict) -> Any:
+    """Return rows, in the structure of :func:`feed`, as a model takes them: sparse ones as a SparseTensor, float32."""
+    sizes = encoders.sparse(part)
+    if not sizes:
+        return x
+    named = x if isinstance(x, dict) else {name: x for name in encoders.fed(part)}
+    return feed({name: _sparse(rows, sizes[name]) if name in sizes else rows for name, rows in named.items()}, part)
+
+
+def _sparse(rows: tf.RaggedTensor, size: int) -> tf.SparseTensor:
+    value, index = tf.unstack(tf.bitcast(rows.values, tf.int32), axis=1)
+    places = tf.stack([rows.value_rowids(), tf.cast(index, tf.int64)], axis=1)
+    return tf.SparseTensor(places, tf.bitcast(value, tf.float32), tf.stack([rows.nrows(), size]))
 
 
 def has_head(part: dict) -> bool:
@@ -285,7 +337,8 @@ def _attach(body: keras.Model, part: dict) -> keras.Model:
         if not body.built:
             body.build((None, *inputs[0]["numbers"]))
         return body
-    tensors = {name: keras.Input(shape, dtype=dtype, name=name) for name, (shape, dtype) in encoders.fed(part).items()}
+    fed, known = encoders.fed(part), encoders.sparse(part)
+    tensors = {name: keras.Input(shape, dtype=dtype, name=name, sparse=name in known) for name, (shape, dtype) in fed.items()}
     joined = {given["name"]: _joined(given, number, tensors) for number, given in enumerate(inputs)}
     if len(inputs) > 1:
         x = keras.tree.map_structure(lambda tensor: joined[tensor.name], body._inputs_struct)

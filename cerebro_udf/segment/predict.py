@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from cerebro_udf import columns, sequences, tensors
+from cerebro_udf import columns, sequences, sparse, tensors
 from cerebro_udf import encoders as encoding
 from cerebro_udf.errors import InvalidArgument, NullArgument, TrialFailed, nearest
 from cerebro_udf.segment import binary, network, serving
@@ -76,12 +76,14 @@ class Predictor:
         Returns:
             (values or classes or what applies, probabilities float32 (rows, classes) or (rows, *shape) or None).
         """
-        listed = [self._in_order(values) for values in rows]
-        columns = {
-            feature["name"]: _column(feature, [values[i] for values in listed], self._read_by[feature["name"]], read)
-            for i, feature in enumerate(self._features)
-        }
-        return self.columns(columns)
+        listed, found = [iter(self._in_order(values)) for values in rows], {}
+        for feature in self._features:
+            values = [[next(row) for _ in columns.read_of(feature)] for row in listed]
+            if feature["kind"] == "sparse":
+                found[feature["name"]] = _sparse(feature, values)
+            else:
+                found[feature["name"]] = _column(feature, [value for value, in values], self._read_by[feature["name"]], read)
+        return self.columns(found)
 
     def columns(self, columns: Dict[str, tensors.Column]) -> Tuple[list, Optional[np.ndarray]]:
         """Predict rows given as raw columns, as ``tensors.Encoding.encode`` takes them; see :meth:`rows`."""
@@ -96,7 +98,7 @@ class Predictor:
         return [self.classes[i] if k else None for i, k in zip(answers.argmax(axis=1), known)], answers
 
     def _in_order(self, values: Any) -> Sequence[Any]:
-        names = [feature["name"] for feature in self._features]
+        names = [name for feature in self._features for name in columns.read_of(feature)]
         if isinstance(values, dict):
             for name in names:
                 if name not in values:
@@ -128,13 +130,12 @@ def answering(model: Any, output: str, part: dict) -> Callable[..., np.ndarray]:
     single = model.output_shape[-1] == 1
 
     def predict(x):
-        y = tf.cast(model(x, training=False), tf.float32)  # a layer may compute in fewer bits
+        y = tf.cast(model(network.taken(x, part), training=False), tf.float32)  # a layer may compute in fewer bits
         if output == "logit":
             y = tf.sigmoid(y) if single or wanted["task"] == "multi_label" else tf.nn.softmax(y)
         return y
 
-    example, _ = network.example(part, rows=1)
-    signature = tf.nest.map_structure(lambda a: tf.TensorSpec((None, *a.shape[1:]), a.dtype), example)
+    signature = network.feed(network.signature(part), part)
     # Concrete: no look-up of a signature at each call.
     function = tf.function(
         predict, input_signature=[signature], autograph=False, jit_compile=False
@@ -144,7 +145,7 @@ def answering(model: Any, output: str, part: dict) -> Callable[..., np.ndarray]:
         x, outputs = network.feed(arrays, part), []
         for start in range(0, len(next(iter(arrays.values()))), BATCH_ROWS):
             rows = slice(start, start + BATCH_ROWS)
-            batch = {name: tf.constant(a[rows]) for name, a in x.items()} if isinstance(x, dict) else tf.constant(x[rows])
+            batch = {name: network.tensor(a[rows]) for name, a in x.items()} if isinstance(x, dict) else network.tensor(x[rows])
             outputs.append(function(batch).numpy())
             pulse()
         whole = np.concatenate(outputs) if outputs else np.zeros((0, *model.output_shape[1:]), np.float32)
@@ -249,6 +250,28 @@ def _binary(feature: dict, value: Any) -> np.ndarray:
         if (found != np.clip(np.round(found), 0, 255)).any():
             raise _wrong(name, value, "Its numbers must be whole, 0 to 255.")
         return found.astype(np.uint8)
+    return found
+
+
+def _sparse(feature: dict, rows: List[list]) -> sparse.Rows:
+    """Sparse rows, each given as its indices, and their values where the run has such."""
+    lists: Dict[str, List[np.ndarray]] = {name: [] for name in columns.read_of(feature)}
+    for row in rows:
+        for (name, found), value in zip(lists.items(), row):
+            wanted = "an array of indices" if name == feature["name"] else "an array of the values of indices"
+            if value is None or (isinstance(value, list) and None in value):
+                raise NullArgument('feature "%s" is null, or an element of it' % name, None, "Give it %s." % wanted)
+            if not isinstance(value, list) or np.ndim(_numbers(name, value, value, wanted)) != 1:
+                raise _wrong(name, value, "It must be %s." % wanted)
+            found.append(_numbers(name, value, value, wanted))
+    indices, *values = lists.values()
+    for index in indices:
+        if (index != np.floor(index)).any():
+            raise _wrong(feature["name"], index.tolist(), "Indices must be whole numbers.")
+    found, wrong = sparse.made(indices, values[0] if values else None, feature["sparse"]["size"])
+    for reason in wrong.values():
+        hint = "Indices are whole numbers from 0 to %d, each once, with a finite value each." % (feature["sparse"]["size"] - 1)
+        raise InvalidArgument('feature "%s" is no sparse row' % feature["name"], "Of this row: %s." % reason, hint)
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from cerebro_udf import faults, refusals, tensors
+from cerebro_udf import columns, faults, refusals, tensors
 from cerebro_udf.columns import array_text, spelled
 from cerebro_udf.errors import NotReady, NullInData
 from cerebro_udf.segment import reading, specs
@@ -43,8 +43,9 @@ def step(plpy, session: Any, spec: dict, blob: bytes, pulse: Callable[[], None])
         raise NotReady("TensorFlow is not started in this session", hint="Start it first.")
     if spec["step"] == "model":
         return {"model": _predictor(session.predictors, spec, blob)}
+    values = [name for feature in spec["features"] for name in columns.read_of(feature)[1:]]
     for part in spec["parts"]:
-        specs.reads([feature["name"] for feature in spec["features"]], spec["carried"])("parts.reads", part.get("reads"))
+        specs.reads([feature["name"] for feature in spec["features"]], [*spec["carried"], *values])("parts.reads", part.get("reads"))
     if spec["model"] not in session.predictors:
         raise NotReady("the model is not loaded in this session", hint="Load it first.")
     return fill(plpy, spec, session.predictors[spec["model"]], pulse)

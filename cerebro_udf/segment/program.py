@@ -297,7 +297,7 @@ class Program:
         """Return what a loop takes before its positions: ((x, y) or (x, y, weights), [the order, if it has one])."""
         with network.one_trial_fails():
             data = (network.feed(arrays, self.part), arrays["label"], *([arrays["weight"]] if "weight" in arrays else []))
-            data = tf.nest.map_structure(tf.convert_to_tensor, data)
+            data = tf.nest.map_structure(network.tensor, data)
             return data, [] if order is None else [tf.convert_to_tensor(order)]
 
     def _loop(self, kind: str, data: tuple, rest: list) -> tuple:
@@ -308,7 +308,7 @@ class Program:
         started = time.perf_counter()
         step = self._train_slice if kind == "train" else self._validate_slice
         scalar = tf.TensorSpec((), tf.int32)
-        rows = tf.nest.map_structure(lambda t: tf.TensorSpec((None, *t.shape[1:]), t.dtype), [data, *rest])
+        rows = tf.nest.map_structure(network.open_spec, [data, *rest])
         with network.one_trial_fails():
             loop = tf.function(
                 step, input_signature=[*rows, scalar, scalar, scalar], autograph=False, jit_compile=False
@@ -322,7 +322,8 @@ class Program:
     def _train_slice(self, data, order, start, stop, batch_size):
         def step(position):
             picks = order[position : tf.minimum(position + batch_size, stop)]
-            self.model.train_step(tf.nest.map_structure(lambda t: tf.gather(t, picks), data))
+            x, *rest = tf.nest.map_structure(lambda t: tf.gather(t, picks), data)
+            self.model.train_step((network.taken(x, self.part), *rest))
             return position + batch_size
 
         return tf.while_loop(lambda position: position < stop, step, [start], parallel_iterations=1)[0]
@@ -330,7 +331,8 @@ class Program:
     def _validate_slice(self, data, start, stop, batch_size):
         def step(position):
             end = tf.minimum(position + batch_size, stop)
-            self.model.test_step(tf.nest.map_structure(lambda t: t[position:end], data))
+            x, *rest = tf.nest.map_structure(lambda t: t[position:end], data)
+            self.model.test_step((network.taken(x, self.part), *rest))
             return position + batch_size
 
         return tf.while_loop(lambda position: position < stop, step, [start], parallel_iterations=1)[0]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from cerebro_udf import columns, expressions, sequences
+from cerebro_udf import columns, expressions, sequences, sparse
 from cerebro_udf.errors import InvalidArgument, NotSupported
 from cerebro_udf.segment import arrays, binary
 
 FIRST_FETCH_ROWS = 256  # shows how wide a row is
 FETCH_BYTES = 2_000_000  # stays in a core's cache while the rows are parsed, hashed and summed up
 LARGEST_FETCH_ROWS = 10_000
+VALUES = "double precision[]"  # as which the values of sparse rows are read
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)  # what exceeds it would be infinite in training
 
 
@@ -35,12 +37,13 @@ class Parsed(NamedTuple):
     """One column of a fetch.
 
     Attributes:
-        values: float64 or int64 (rows,), arrays (rows, *shape), or a list of texts or of lists of tokens; anything where missing.
+        values: float64 or int64 (rows,), arrays (rows, *shape), ``sparse.Rows``, or a list of texts or of lists of tokens;
+            anything where missing.
         missing: bool (rows,): NULL, or an array with one, or a sequence of no steps, or what is broken.
         broken: What of that could not be read.
     """
 
-    values: Union[np.ndarray, List[Any]]
+    values: Union[np.ndarray, sparse.Rows, List[Any]]
     missing: np.ndarray
     broken: Optional[binary.Broken] = None
 
@@ -56,11 +59,13 @@ class Selection:
         self._numbers, self._arrays, self._texts, self._integers, self._sequences, self._tokens = (
             [column for column in wanted if column.kind == kind] for kind in ("number", "array", "text", "integer", "sequence", "tokens")
         )
+        self._sparse = [column for column in wanted if column.kind == "sparse"]
         self._bytes = [column for column in wanted if column.kind in binary.READERS]
         self._shapes: Dict[str, Optional[Tuple[int, ...]]] = {}
         self._blobs = {"numbers"} if self._numbers else set()  # names of outputs that are bytea, and of all others
-        for kind, of in (("array", self._arrays), ("sequence", self._sequences), ("bytes", self._bytes)):
+        for kind, of in (("array", self._arrays), ("sequence", self._sequences), ("indices", self._sparse), ("bytes", self._bytes)):
             self._blobs.update("%s%d" % (kind, i) for i in range(len(of)))
+        self._blobs.update("values%d" % i for i, column in enumerate(self._sparse) if "values" in column.settings)
         self._others = {
             "%s%d" % (kind, i)
             for kind, of in (("text", self._texts), ("integer", self._integers), ("tokens", self._tokens)) for i in range(len(of))
@@ -94,6 +99,9 @@ class Selection:
         outputs += ["%s::pg_catalog.bytea AS bytes%d" % (name(c), i) for i, c in enumerate(self._bytes)]
         of_texts = [columns.texts_sql if c.type.endswith("[]") else columns.text_sql for c in self._tokens]
         outputs += ["%s AS tokens%d" % (sql(name(c), c.type), i) for i, (sql, c) in enumerate(zip(of_texts, self._tokens))]
+        outputs += ["%s AS indices%d" % (arrays.sent(name(c), c.type), i) for i, c in enumerate(self._sparse)]
+        of_sparse = [(i, c.settings["values"]) for i, c in enumerate(self._sparse) if "values" in c.settings]
+        outputs += ["%s AS values%d" % (arrays.sent(quote(values), VALUES), i) for i, values in of_sparse]
         row = ", ".join(
             "%s AS %s" % (quote(there) + ("::" + casts[here] if here in casts else ""), quote(here))
             for here, there in read["columns"].items()
@@ -135,6 +143,9 @@ class Selection:
         for i, column in enumerate(self._tokens):
             tokens = [token_list(column, row["tokens%d" % i]) for row in rows]
             parsed[column.name] = Parsed(tokens, np.array([row is None for row in tokens], bool))
+        for i, column in enumerate(self._sparse):
+            values = [row["values%d" % i] for row in rows] if "values" in column.settings else None
+            parsed[column.name] = self._entries(column, [row["indices%d" % i] for row in rows], values)
         for i, column in enumerate(self._bytes):
             parsed[column.name] = Parsed(*binary.read_all([row["bytes%d" % i] for row in rows], column.kind, column.settings))
         self._rows += len(rows)
@@ -157,6 +168,27 @@ class Selection:
             return rows
         except (AttributeError, TypeError, ValueError) as error:
             raise InvalidArgument("the rows are not those of the query", str(error)[:200], "Send what the query gives.") from None
+
+    def _entries(self, column: Wanted, indices: List[Optional[bytes]], values: Optional[List[Optional[bytes]]]) -> Parsed:
+        known = arrays.parse_each(indices, column.type)
+        given = None if values is None else arrays.parse_each(values, VALUES)
+        missing = np.array([row is None for row in known], bool)
+        if given is not None:
+            missing |= np.array([row is None for row in given], bool)
+        for deep in (row.ndim for parts in (known, given or ()) for row in parts if row is not None and row.ndim > 1):
+            raise too_deep(column.name, deep)
+        none = np.empty(0, np.int64)
+        known = [none if absent else row for row, absent in zip(known, missing.tolist())]
+        given = given and [none if absent else row for row, absent in zip(given, missing.tolist())]
+        found, wrong = sparse.made(known, given, column.settings["size"])
+        if not wrong:
+            return Parsed(found, missing)
+        missing[list(wrong)] = True
+        first = min(wrong)
+        text = "{%s}" % ",".join(map(str, known[first].tolist()))
+        digest = hashlib.md5(text.encode()).hexdigest()
+        reason = "row %d as read: %s" % (self._rows + first + 1, wrong[first])
+        return Parsed(found, missing, binary.Broken(len(wrong), digest, reason, True))
 
     def _steps(self, column: Wanted, found: List[Optional[np.ndarray]]) -> Parsed:
         rows = [None if row is None or not row.size else row for row in found]
@@ -196,7 +228,7 @@ def too_deep(name: str, dimensions: int) -> NotSupported:
     return NotSupported(
         'the arrays of column "%s" have too many dimensions for its encoder' % name,
         "There is one of %d." % dimensions,
-        "Tokens are arrays of one dimension, sequences of numbers have one or two: steps, and the numbers of a step.",
+        "Tokens and sparse rows are arrays of one dimension, sequences of numbers have one or two: steps, and the numbers of a step.",
     )
 
 

@@ -23,6 +23,7 @@ from cerebro_udf.segment.column import (
     NumberLabel,
     Numbers,
     Quantities,
+    Sparse,
     Steps,
     TextLabel,
     Texts,
@@ -156,7 +157,7 @@ def by_class(stored: dict, part: str, arrays: dict, weights: Optional[np.ndarray
 def without_rows(stored: dict, labelled: bool) -> Tuple[Dict[str, tensors.Column], Optional[np.ndarray]]:
     """Return columns of no rows in the run's shapes, which a shard without rows can't know."""
     columns = {
-        feature["name"]: [] if feature["kind"] in ("text", "tokens") else np.empty((0, *feature["shape"]))
+        feature["name"]: [] if feature["kind"] in ("text", "tokens", "sparse") else np.empty((0, *feature["shape"]))
         for feature in stored["features"]
     }
     return columns, np.empty((0, *stored["label"].get("shape", ()))) if labelled else None
@@ -165,6 +166,8 @@ def without_rows(stored: dict, labelled: bool) -> Tuple[Dict[str, tensors.Column
 def _feature(feature: dict) -> Column:
     if feature["kind"] == "text":
         return Texts(feature["name"], columns.of(feature["type"]).spelling, "nulls" in feature)
+    if feature["kind"] == "sparse":
+        return Sparse(feature["name"])
     if feature["kind"] == "tokens":
         return (HashedTokens if feature["tokens"].get("hash") else Tokens)(feature["name"], feature["tokens"])
     made = Steps if feature["kind"] == "sequence" else Numbers
@@ -316,8 +319,9 @@ class Reader:
         rows = self.columns[0].train.rows + self.columns[0].validation.rows + (self.ranking.rows if self.ranking else 0)
         encoded = sum(int(np.prod(getattr(c, "shape", None) or (), dtype=int)) * c.element_bytes for c in self.columns)
         waiting = self.ranking.bytes if self.ranking else 0
-        needed = waiting + (0 if self.overflow else _raw_bytes(self.columns) + rows * encoded)
-        if needed > limit and self.spec.get("overflow") and not waiting:
+        sparse = [column for column in self.columns if isinstance(column, Sparse)]
+        needed = waiting + (0 if self.overflow else _raw_bytes(self.columns) + rows * encoded + _raw_bytes(sparse))
+        if needed > limit and self.spec.get("overflow") and not waiting and not sparse:
             self.overflow = Overflow(allowed_bytes(plpy))
             for column in self.columns:
                 column.train.move(self.overflow)

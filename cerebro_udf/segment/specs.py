@@ -121,6 +121,7 @@ _PART = fields(
             numbers=maybe(many(whole(1), most=16)),
             codes=many(fields(name=text, size=whole(1), encoder=one_of(*columns.CATEGORY_ENCODERS), dim=maybe(whole(1)))),
             dtype=maybe(one_of("int32", "uint8")),
+            sparse=maybe(flag),
             layers=maybe(many(anything)),
             shape=maybe(many(whole(1), 1)),
         ),
@@ -142,12 +143,13 @@ _FORMS = {
         length=whole(1, 10**6), pad=_ENDS, truncate=_ENDS, size=whole(3), standardize=maybe(one_of(*sequences.STANDARDS)),
         split=maybe(one_of(*sequences.SPLITS)), hash=maybe(flag),
     ),
+    "sparse": fields(size=whole(1, 2**31 - 1), values=maybe(text)),
     "tensor": fields(dtype=one_of(*columns.DTYPES), shape=many(whole(1, 10**6), 1, columns.MAX_RANK)),
     "image": fields(
         height=whole(1, 10**5), width=whole(1, 10**5), channels=whole(1, 4), resize=maybe(one_of(*columns.RESIZING)), crop=maybe(flag),
     ),
 }  # fmt: skip
-_ENCODED = fields(encoder=one_of(*columns.NUMBER_ENCODERS, *columns.CATEGORY_ENCODERS, "tokens", columns.UNIT))
+_ENCODED = fields(encoder=one_of(*columns.NUMBER_ENCODERS, *columns.CATEGORY_ENCODERS, "tokens", "sparse", columns.UNIT))
 _TEXT = fields(vocabulary=many(maybe(text)))
 _ARRAY = fields(shape=many(whole(), most=16))
 _BUCKETS = fields(boundaries=many(number, 0))

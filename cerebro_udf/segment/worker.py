@@ -20,6 +20,7 @@ import numpy as np
 
 import cerebro_udf
 from cerebro_udf import encoders, faults, tensors
+from cerebro_udf.columns import read_of
 from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory, TrialFailed
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment import importing, memory, pack, seeds, shard, sharing, specs, state, visits
@@ -189,7 +190,7 @@ def load(plpy, gd: dict, spec: dict) -> Report:
         _LOAD("", spec)
         specs.criterion("criterion", spec.get("criterion"), spec["validation"])
         columns = [*spec["features"], *(spec[key] for key in ("label", "weight", "criterion") if spec.get(key))]
-        reads = specs.reads([column["name"] for column in columns])
+        reads = specs.reads([column["name"] for column in columns], [name for f in spec["features"] for name in read_of(f)[1:]])
         reads("reads", spec.get("reads"))
         specs.maybe(reads)("held_reads", spec.get("held_reads"))
         if spec.get("dealt") and len(spec["reads"]) != 1:
@@ -301,11 +302,11 @@ def encode(plpy, gd: dict, spec: dict) -> Report:
     held = sum(array.nbytes for arrays in parts.values() for array in arrays.values())
     if session.threads is not None:
         # TensorFlow copies what it is given: once here instead of at every visit, array by array.
-        import tensorflow as tf
+        from cerebro_udf.segment import network
 
         for arrays in parts.values():
             for name in [] if is_streamed(arrays) else list(arrays):
-                arrays[name] = tf.convert_to_tensor(arrays.pop(name))
+                arrays[name] = network.tensor(arrays.pop(name))
                 pulse()
     session.arrays, session.shard_bytes = parts, held
     session.entry.write(session.group, 0)  # taken, which everybody sees
@@ -314,7 +315,8 @@ def encode(plpy, gd: dict, spec: dict) -> Report:
 
 
 def _refuse_wide(part: dict, rows: int) -> None:
-    width = sum(math.prod(shape) for shape, _ in encoders.fed(part).values()) + math.prod(part["outputs"][0].get("shape", ()))
+    dense = [shape for name, (shape, _) in encoders.fed(part).items() if name not in encoders.sparse(part)]
+    width = sum(map(math.prod, dense)) + math.prod(part["outputs"][0].get("shape", ()))
     if 4 * rows * width > memory.available():
         raise OutOfMemory(
             "the encoded shard does not fit the memory that is left on its segment",

@@ -1,0 +1,112 @@
+"""Sparse rows: of each the indices that are not zero, and their values. Only numpy is needed here."""
+
+from __future__ import annotations
+
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+ENTRY = np.dtype([("value", "<f4"), ("index", "<i4")])  # in 64 bits, so that rows are one array beside their offsets
+
+
+class Rows:
+    """Rows of any number of entries, one after another, as an array of rows is used.
+
+    Attributes:
+        entries: ``ENTRY`` (entries of all rows,), in ascending order of the index within a row.
+        offsets: int64 (rows + 1,), where each row begins, and the last one ends.
+    """
+
+    dtype = np.dtype(np.int64)  # of an entry as TensorFlow holds it
+
+    def __init__(self, entries: np.ndarray, offsets: np.ndarray):
+        self.entries, self.offsets = entries, offsets
+        self.shape = (len(self),)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self.entries[start:stop] for start, stop in zip(self.offsets[:-1].tolist(), self.offsets[1:].tolist()))
+
+    def __getitem__(self, picks) -> "Rows":
+        """Return rows by a slice, their positions, or a mask; a slice shares the entries."""
+        if isinstance(picks, slice):
+            start, stop, _ = picks.indices(len(self))
+            offsets = self.offsets[start : max(start, stop) + 1]
+            return Rows(self.entries[offsets[0] : offsets[-1]], offsets - offsets[0])
+        starts, counts = self.offsets[:-1][picks], np.diff(self.offsets)[picks]
+        offsets = _offsets(counts)
+        return Rows(self.entries[np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])], offsets)
+
+    @property
+    def nbytes(self) -> int:
+        return self.entries.nbytes + self.offsets.nbytes
+
+    @property
+    def packed(self) -> np.ndarray:
+        """The entries as int64."""
+        return np.ascontiguousarray(self.entries).view(np.int64)
+
+
+def _offsets(counts: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
+def joined(blocks: Sequence[Rows]) -> Rows:
+    """Rows of several blocks, one after another."""
+    if not blocks:
+        return Rows(np.empty(0, ENTRY), np.zeros(1, np.int64))
+    return Rows(np.concatenate([rows.entries for rows in blocks]), _offsets(np.concatenate([np.diff(rows.offsets) for rows in blocks])))
+
+
+def made(
+    indices: Sequence[np.ndarray], values: Optional[Sequence[np.ndarray]], size: int
+) -> Tuple[Rows, Dict[int, str]]:
+    """Make rows of what columns hold.
+
+    Args:
+        indices: Of each row, whole numbers.
+        values: Of each row, as many numbers as indices; None: 1 for each index, one that stands several times counts so often.
+        size: Indices are below it.
+
+    Returns:
+        (rows, what is wrong with some, by their position); a row with which something is wrong has no entries.
+    """
+    wrong: Dict[int, str] = {}
+    if values is not None:
+        for i, (own, given) in enumerate(zip(indices, values)):
+            if len(own) != len(given):
+                wrong[i] = "it has %d indices and %d values" % (len(own), len(given))
+        indices, values = (
+            [part[:0] if i in wrong else part for i, part in enumerate(parts)] for parts in (indices, values)
+        )
+    counts = np.fromiter(map(len, indices), np.int64, len(indices))
+    row = np.repeat(np.arange(len(indices)), counts)
+    index = np.concatenate([np.empty(0, np.int64), *indices])
+    value = np.ones(len(index)) if values is None else np.concatenate([np.empty(0), *values])
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = value.astype(np.float32)
+    order = np.lexsort((index, row))
+    index, value = index[order], value[order]
+    again = np.zeros(len(index), bool)
+    again[1:] = (index[1:] == index[:-1]) & (row[1:] == row[:-1])
+    for bad, reason in (
+        ((index < 0) | (index >= size), "index %d is not from 0 to " + str(size - 1)),
+        (~np.isfinite(value), "the value of index %d is NaN or infinite"),
+        (again & (values is not None), "index %d stands there twice"),
+    ):
+        for i in np.flatnonzero(bad)[::-1].tolist():
+            wrong[int(row[i])] = reason % index[i]
+    good = ~np.isin(row, list(wrong)) if wrong else np.ones(len(row), bool)
+    row, index, value, again = row[good], index[good], value[good], again[good]
+    first = np.flatnonzero(~again)
+    entries = np.empty(len(first), ENTRY)
+    entries["index"] = index[first]
+    entries["value"] = np.add.reduceat(value, first) if len(first) else value
+    return Rows(entries, _offsets(np.bincount(row[first], minlength=len(indices)))), wrong
+
+
+def of_lists(rows: Sequence[Tuple[List[float], List[float]]]) -> Rows:
+    """Rows of valid pairs of indices and values."""
+    return made([np.array(index, np.int64) for index, _ in rows], [np.array(value, float) for _, value in rows], 2**31)[0]

@@ -1,0 +1,193 @@
+"""Sparse rows, from fit to the exported archive: each answer against plain Keras on the same rows in full."""
+
+from __future__ import annotations
+
+import json
+import os
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+import pytest
+
+from tests import outcome
+from tests import requirements as requires
+from tests.answers import assert_evaluated, assert_predicted, assert_table_predicted
+from tests.faults import cancelled
+from tests.session import LOGIT
+from tests.test_replay import replay
+
+WARM = True
+pytestmark = requires.segments(3)
+
+COUNT, SIZE, SIZES = 60, 40, [30, 20, 10]
+COLUMNS = {"idx": "integer[]", "val": "real[]", "a": "double precision", "label": "text", "kind": "integer", "row": "integer"}
+ENCODERS = {"idx": {"sparse": {"values": "val", "size": SIZE}}, "a": "none"}
+
+
+def made() -> list[dict]:
+    """Rows of none to nine entries, in any order."""
+    random, rows = np.random.default_rng(8), []
+    for number in range(COUNT):
+        index = random.permutation(SIZE)[: random.integers(0, 10)]
+        value = random.normal(0, 2, len(index)).round(3) + 0.0005
+        a = round(float(random.normal()), 3)
+        up = value[index < 20].sum() + a > 0
+        found = {"idx": index.tolist(), "val": value.tolist(), "a": a}
+        rows.append({**found, "label": ("down", "up")[int(up)], "kind": int(up), "row": number})
+    return rows
+
+
+def dense(rows: list[dict]) -> np.ndarray:
+    x = np.zeros((len(rows), SIZE), np.float32)
+    for full, row in zip(x, rows):
+        full[row["idx"]] = row["val"]
+    return x
+
+
+def model() -> keras.Model:
+    words, a = keras.Input((SIZE,), name="words"), keras.Input((1,), name="a")
+    x = keras.layers.Dense(5, "tanh")(words)
+    return keras.Model([words, a], keras.layers.Dense(2)(keras.layers.Concatenate()([x, a])))
+
+
+class Fitted:
+    """A run of two inputs, and what plain Keras makes of its weights."""
+
+    def __init__(self, session):
+        self.rows = made()
+        self.table = session.sharded(COLUMNS, [list(row.values()) for row in self.rows], SIZES)
+        self.model = session.model(json.loads(model().to_json()))
+        options = {"epochs": 2, "learning_rate": 0.05, "encoders": ENCODERS, "order": "fixed", "inputs": {"words": ["idx"], "a": ["a"]}}
+        self.run = session.fit(self.table, self.model, "label", ["idx", "a"], **options)
+        plain = model()
+        plain.set_weights(outcome.weights(outcome.best(session.cluster, self.run, shards=3)))
+        a = np.array([[row["a"]] for row in self.rows], np.float32)
+        self.probabilities = outcome.softmax(np.asarray(plain([dense(self.rows), a])).astype(np.float64))
+
+
+@pytest.fixture(scope="module")
+def fitted(session):
+    return Fitted(session)
+
+
+def test_predict_of_each_row_is_what_keras_says(session, fitted):
+    assert_predicted(session, fitted)
+
+
+def test_predict_table_is_what_keras_says(session, fitted):
+    assert_table_predicted(session, fitted)
+
+
+def test_evaluate_is_what_keras_says(session, fitted):
+    assert_evaluated(session, fitted)
+
+
+def test_rows_of_a_view_are_sparse_too(session, fitted):
+    local = session.local(COLUMNS, [list(row.values()) for row in fitted.rows])
+    view = "%s.%s" % (session.schema, session.name("seen"))
+    session.conn.execute("create view %s as select * from %s" % (view, local.name))
+    query = "select metric, round(value::numeric, 5) from cerebro.evaluate(%s, %s::text::regclass)"
+    assert session.rows(query, fitted.run, view) == session.rows(query, fitted.run, fitted.table.name)
+
+
+def test_importance_takes_whole_rows_from_others(session, fitted):
+    found = session.rows("select feature, importance from cerebro.importance(%s, %s::text::regclass)", fitted.run, fitted.table.name)
+    assert {feature for feature, _ in found} == {"idx", "a"} and all(np.isfinite(drop) for _, drop in found)
+
+
+def test_the_archive_takes_indices_and_values_and_says_what_keras_says(session, fitted, tmp_path):
+    path = tmp_path / "sparse.keras"
+    path.write_bytes(session.rows("select cerebro.export_model(%s)", fitted.run)[0][0])
+    archive = keras.models.load_model(path, safe_mode=True)
+    idx = np.array([row["idx"] + [-1] * (9 - len(row["idx"])) for row in fitted.rows])
+    val = np.array([row["val"] + [np.nan] * (9 - len(row["val"])) for row in fitted.rows])
+    found = archive({"idx": idx, "val": val, "a": np.array([[row["a"]] for row in fitted.rows])})
+    np.testing.assert_allclose(np.asarray(found), fitted.probabilities, rtol=2e-5, atol=1e-6)
+
+
+def test_rows_that_predict_cannot_take_are_refused_by_name(session, fitted):
+    row = {"idx": [3, 1], "val": [1, 0.5], "a": 0}
+    for changes, sqlstate, words in (
+        ({"idx": [3, SIZE]}, "22023", "Of this row: index 40 is not from 0 to 39."),
+        ({"idx": [3, -1]}, "22023", "Of this row: index -1 is not from 0 to 39."),
+        ({"idx": [3, 3]}, "22023", "Of this row: index 3 stands there twice."),
+        ({"val": [1]}, "22023", "Of this row: it has 2 indices and 1 values."),
+        ({"idx": [3, 0.5]}, "22023", "It is [3.0, 0.5]."),
+        ({"idx": [[3, 1]]}, "22023", "It is [[3, 1]]."),
+        ({"idx": [3, None]}, "22004", None),
+        ({"val": None}, "22004", None),
+    ):
+        error = session.error("select cerebro.predict(%s, %s::jsonb)", fitted.run, json.dumps({**row, **changes}))
+        assert (error.sqlstate, error.detail) == (sqlstate, words) and error.hint, changes
+    whole = session.rows("select cerebro.predict(%s, %s::jsonb)", fitted.run, json.dumps(row))
+    assert session.rows("select cerebro.predict(%s, '[[1, 3], [0.5, 1], 0]'::jsonb)", fitted.run) == whole
+
+
+def test_a_run_replays_and_goes_on_after_a_cancel_bit_for_bit(session, fitted, tmp_path):
+    layers = [{"Dense": {"units": 6, "activation": "relu"}}, {"Dropout": {"rate": 0.3}}, *LOGIT["layers"]]
+    options = {
+        "epochs": 2, "search": {"space": {"batch_size": [7]}}, "seed": 5, "validation": 0.2, "order": "fixed",
+        "encoders": {"idx": ENCODERS["idx"]},
+        "optimizer": {"Adam": {"learning_rate": {"CosineDecay": {"initial_learning_rate": 0.02, "decay_steps": 40}}}},
+    }  # fmt: skip
+    call = session.call(fitted.table, session.model({"layers": layers}), "kind", ["idx"], **options)
+    session.conn.execute(*call)
+    run = call[1][0]
+    replayed = replay(session, tmp_path / "replay.npz", run, shards=3)
+    states = outcome.states(session.cluster, run)
+    state = outcome.arrays(states[0, max(seq for _, seq in states)])
+    assert all(array.tobytes() == replayed["%s/whole/0/%s" % (run, name)].tobytes() for name, array in state.items())
+    assert 0 < session.rows("select rows from cerebro.visit where run = %s and phase = 'validate' and epoch = 1", run)[0][0] < COUNT
+    again = session.call(fitted.table, call[1][2], "kind", ["idx"], **options)
+    cancelled(session, session.cluster.node(1), again[1][0], "mid-visit", 2, *again)
+    session.rows("select * from cerebro.resume(%s)", again[1][0])
+    assert outcome.everything(session.cluster, again[1][0])[2] == states
+
+
+def test_rows_that_are_no_sparse_rows_are_refused_with_row_and_column_or_left_out(session, fitted):
+    for idx, val, reason in (
+        ([0, 50], [1.0, 2.0], "index 50 is not from 0 to 39"), ([-2], [1.0], "index -2 is not from 0 to 39"),
+        ([4, 1, 4], [1.0, 2.0, 3.0], "index 4 stands there twice"), ([1, 2], [1.0], "it has 2 indices and 1 values"),
+        ([9], [float("nan")], "the value of index 9 is NaN or infinite"),
+    ):  # fmt: skip
+        rows = [[[1], [1.0], True], [idx, val, False], [[], [], False], [[2], [0.5], True]]
+        table = session.sharded({"idx": "bigint[]", "val": "float8[]", "label": "boolean"}, rows, [4, 0, 0])
+        encoders = {"idx": ENCODERS["idx"]}
+        error = session.refused(table, session.model(LOGIT), "label", ["idx"], encoders=encoders)
+        assert (error.sqlstate, error.message) == ("22000", 'column "idx" holds values that are not what its encoder says')
+        assert error.detail == "1 of 4 rows; of the first one: row 2 as read: %s." % reason
+        condition = error.hint[error.hint.index("where ") : error.hint.index(", or set")]
+        assert session.rows("select idx from %s %s" % (table.name, condition)) == [(idx,)]
+    run = session.fit(table, session.model(LOGIT), "label", ["idx"], encoders=encoders, nulls="skip")
+    query = "select sum((s ->> 'skipped')::int) from cerebro.run, jsonb_array_elements(shards -> 'stats') s where run = %s"
+    assert session.rows(query, run) == [(1,)]
+
+
+def test_what_cannot_be_sparse_is_refused_before_anything_starts(session, fitted):
+    encoders, table = {"idx": ENCODERS["idx"]}, fitted.table
+    normal = session.model({"layers": [{"BatchNormalization": {}}, *LOGIT["layers"]]})
+    for arguments, sqlstate, words in (
+        ((table, normal, "label", ["idx"], encoders), "0A000", 'column "idx" of sparse rows does not go into BatchNormalization'),
+        ((table, session.model(), "label", ["idx", "a"], encoders), "0A000", 'column "idx" beside other features is not supported'),
+        ((table, session.model(), "label", ["idx", "val"], encoders), "22023",
+         'column "val" holds the values of a sparse feature, and is the label or a feature itself'),
+        ((table, session.model(), "label", ["idx"], {"idx": {"sparse": {"values": "label", "size": 9}}}), "42804",
+         'column "label" cannot hold the values of a sparse feature'),
+        ((table, session.model(), "label", ["idx"], {"idx": {"sparse": {"values": "vall", "size": 9}}}), "42703",
+         'column "vall" of table %s does not exist' % table.name.replace('"', "")),
+        ((table, session.model(), "label", ["idx"], {"idx": {"sparse": {}}}), "22023",
+         'option "encoders.idx.sparse.size" has a wrong value'),
+        ((table, session.model(), "label", ["val"], {"val": {"sparse": {"size": 9}}}), "22023",
+         'encoder "sparse" does not fit column "val"'),
+    ):  # fmt: skip
+        error = session.refused(*arguments[:4], encoders=arguments[4])
+        assert (error.sqlstate, error.message) == (sqlstate, words) and error.hint, words
+    error = session.error(
+        "select cerebro.pack(%s, %s, 'label', '{idx}', %s)", table.name, session.schema + ".packed", json.dumps({"encoders": encoders})
+    )
+    assert (error.sqlstate, error.message) == ("0A000", "sparse rows cannot be packed")
+    error = session.refused(table, session.model(), "label", ["idx"], encoders=encoders, memory="1kB")
+    assert error.sqlstate == "53200"
