@@ -191,3 +191,30 @@ def test_what_cannot_be_sparse_is_refused_before_anything_starts(session, fitted
     assert (error.sqlstate, error.message) == ("0A000", "sparse rows cannot be packed")
     error = session.refused(table, session.model(), "label", ["idx"], encoders=encoders, memory="1kB")
     assert error.sqlstate == "53200"
+
+
+def tagged(count: int, seed: int) -> tuple[list[list], np.ndarray, np.ndarray]:
+    """Rows of ten words of 200; tag n of 100 applies where word 2n or 2n + 1 is there, and to one other row in a hundred, or not."""
+    random = np.random.default_rng(seed)
+    index = np.array([random.permutation(200)[:10] for _ in range(count)])
+    x = np.zeros((count, 200), np.float32)
+    np.put_along_axis(x, index, 1, axis=1)
+    y = (x[:, 0::2] + x[:, 1::2] > 0) ^ (random.uniform(size=(count, 100)) < 0.01)
+    return [[words, tags] for words, tags in zip(index.tolist(), y.tolist())], x, y
+
+
+def test_a_hundred_tags_of_sparse_rows_are_learnt_as_well_as_by_keras_on_rows_in_full(session):
+    columns = {"idx": "smallint[]", "tags": "boolean[]"}
+    (rows, x, y), (others, x_others, y_others) = tagged(1200, 1), tagged(300, 2)
+    table, held = session.sharded(columns, rows, [500, 400, 300]), session.sharded(columns, others, [100, 100, 100])
+    sigmoid = session.model({"layers": [{"Dense": {"units": 100, "activation": "sigmoid"}}]})
+    options = {"epochs": 8, "learning_rate": 0.05, "batch_size": 32, "metrics": ["Precision", "Recall"], "order": "fixed"}
+    run = session.fit(table, sigmoid, "tags", ["idx"], encoders={"idx": {"sparse": {"size": 200}}}, **options)
+    found = dict(session.rows("select * from cerebro.evaluate(%s, %s::text::regclass)", run, held.name))
+    keras.utils.set_random_seed(3)
+    plain = keras.Sequential([keras.Input((200,)), keras.layers.Dense(100, "sigmoid")])
+    plain.compile(keras.optimizers.Adam(0.05), "binary_crossentropy", metrics=[keras.metrics.Precision(), keras.metrics.Recall()])
+    plain.fit(x, y, batch_size=32, epochs=8, verbose=0)
+    loss, precision, recall = plain.evaluate(x_others, y_others, verbose=0)
+    assert found["loss"] == pytest.approx(loss, rel=0.05) and found["Precision"] > 0.95 and found["Recall"] > 0.75
+    assert found["Precision"] == pytest.approx(precision, abs=0.02) and found["Recall"] == pytest.approx(recall, abs=0.05)
