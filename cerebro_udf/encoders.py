@@ -136,6 +136,7 @@ def _merge_feature(spec: dict, parts: List[dict]) -> dict:
         if spec["tokens"].get("hash"):
             return feature
         kept = _frequent(parts, spec["tokens"]["size"] - sequences.RESERVED, without=sequences.UNKNOWN)
+        refusals.refuse_no_tokens(spec["name"], kept)
         return {**feature, "vocabulary": kept}
     if spec["kind"] == "sparse":
         return {**feature, "encoder": "sparse", "shape": [spec["sparse"]["size"]]}

@@ -145,6 +145,16 @@ def refuse_no_elements(name: str, shape: Sequence[int]) -> None:
         raise errors.BadData('the arrays of column "%s" are empty' % name, hint="Leave the column out.")
 
 
+def refuse_no_tokens(name: str, vocabulary: Sequence[str]) -> None:
+    """Refuse sequences of tokens of which nothing would be known."""
+    if not vocabulary:
+        raise errors.BadData(
+            'column "%s" has no token in any training row' % name,
+            detail="Its rows are empty, or nothing is left of them.",
+            hint="Leave the column out, or change how its encoder cuts texts.",
+        )
+
+
 def refuse_deep(features: Sequence[dict]) -> None:
     """Refuse arrays of several dimensions among features that are laid side by side."""
     for feature in features:

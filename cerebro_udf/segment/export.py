@@ -23,6 +23,7 @@ _CATEGORIES = {"integer": "int64", "boolean": "bool", "date": "string", "text": 
 
 METADATA = "cerebro.json"  # beside Keras' own members of the archive; Keras leaves it alone
 VALUE_BYTES = 2**30 - 2**20  # what PostgreSQL holds in one value, with room for the row around it
+SHIFT_ERROR = 1e-9  # of a deviation
 SCALES = (1e-5, 1e15)  # between these Keras' Normalization takes a deviation for what it is; it begins with 1e-7
 
 
@@ -244,6 +245,9 @@ def _tokens(feature: dict, x: Any) -> Any:
     codes = layer(x)
     if known is None:  # beside 0, Keras leaves no code free
         codes = keras.ops.where(keras.ops.equal(codes, 0), 0, codes + 1)
+    if _takes_tokens(feature):  # empty ones may stand between others: to the end with them
+        place = keras.ops.cumsum(keras.ops.ones_like(codes), axis=1) + keras.ops.where(keras.ops.equal(codes, 0), 2**30, 0)
+        codes = keras.ops.take_along_axis(codes, keras.ops.argsort(place, axis=1), axis=1)
     placed, present = _placed(keras.ops.expand_dims(codes, -1), keras.ops.not_equal(codes, 0), settings)
     codes = keras.ops.where(present, keras.ops.squeeze(placed, -1), 0)
     first = keras.ops.one_hot(settings["length"] - 1 if settings["pad"] == "pre" else 0, settings["length"], dtype="int64")
@@ -288,10 +292,11 @@ def _scaled(affine: Optional[Tuple[np.ndarray, np.ndarray]], x: Any) -> Any:
     if affine is None:
         return x
     mean, scale = affine
-    rounded = mean.astype(np.float32).astype(np.float64)
-    if (rounded != mean).any():
-        x = _normalized(x, rounded, np.ones_like(scale))
-        mean = mean - rounded
+    for _ in range(2):  # 24 bits each, of 53, and what is left
+        rounded = mean.astype(np.float32).astype(np.float64)
+        if (np.abs(mean - rounded) > SHIFT_ERROR * scale).any():
+            x = _normalized(x, rounded, np.ones_like(scale))
+            mean = mean - rounded
     if ((scale > SCALES[0]) & (scale < SCALES[1])).all():
         return _normalized(x, mean, scale)
     return keras.layers.Rescaling((1 / scale).tolist(), dtype="float64")(_normalized(x, mean, np.ones_like(scale)))

@@ -11,7 +11,7 @@ import numpy as np
 from cerebro_udf import columns, sequences, sparse, tensors
 from cerebro_udf import encoders as encoding
 from cerebro_udf.errors import InvalidArgument, NullArgument, TrialFailed, nearest
-from cerebro_udf.segment import binary, network, serving
+from cerebro_udf.segment import binary, network, reading, serving
 
 import tensorflow as tf  # isort: skip  (network says first how TensorFlow has to start)
 
@@ -195,11 +195,14 @@ def _column(feature: dict, values: List[Any], sql: Optional[str], read: Read) ->
             "It has shape %s, the run's data has %s." % (list(column.shape[1:]), list(shape)),
             "Give it %s." % _wanted(shape),
         )
-    if not np.isfinite(column).all() and ("nulls" not in feature or np.isinf(column).any()):
-        raise NullArgument(
-            'feature "%s" is NULL, NaN or infinite' % name, None, "The run was trained without such values."
-        )
+    _refuse_unusable(name, column, nan="nulls" not in feature)
     return column
+
+
+def _refuse_unusable(name: str, values: np.ndarray, nan: bool = True) -> None:
+    """Refuse what a row of a table could not be trained or predicted with either."""
+    if reading.out_of_range(values, nan) is not None:
+        raise NullArgument('feature "%s" is NULL, NaN or infinite' % name, None, "The run was trained without such values.")
 
 
 def _numbers(name: str, values: List[Any], shown: Any, wanted: str) -> np.ndarray:
@@ -244,8 +247,7 @@ def _binary(feature: dict, value: Any) -> np.ndarray:
             "It has shape %s, the run's data has %s." % (list(found.shape), list(shape)),
             "Give it bytes, or %s." % _wanted(shape),
         )
-    if not np.isfinite(found).all():
-        raise NullArgument('feature "%s" is NULL, NaN or infinite' % name, None, "The run was trained without such values.")
+    _refuse_unusable(name, found)
     if columns.is_bytes(feature) and found.dtype != np.uint8:
         if (found != np.clip(np.round(found), 0, 255)).any():
             raise _wrong(name, value, "Its numbers must be whole, 0 to 255.")
@@ -282,7 +284,8 @@ def _steps(feature: dict, value: Any) -> np.ndarray:
     if not isinstance(value, list):
         raise _wrong(name, value, "It must be %s." % wanted)
     found = _numbers(name, value, value, wanted)
-    if not found.size or not np.isfinite(found).all():
+    kept = found[sequences.places(len(found), feature["sequence"])[0]] if found.ndim else found
+    if not found.size or _has_null(value) or reading.out_of_range(kept) is not None:
         raise NullArgument(
             'feature "%s" is empty, or holds NULL, NaN or infinite values' % name, None, "The run was trained without such rows."
         )
@@ -322,6 +325,10 @@ def _has_text(values: Any) -> bool:
     if isinstance(values, str) and math.isfinite(float(values)):
         raise ValueError(values)
     return isinstance(values, str)
+
+
+def _has_null(value: Any) -> bool:
+    return any(map(_has_null, value)) if isinstance(value, list) else value is None
 
 
 def _wanted(shape: Tuple[int, ...]) -> str:

@@ -15,13 +15,16 @@ from decimal import Decimal
 from typing import Any, Optional
 
 import numpy as np
-from hypothesis import event, given, settings
+from hypothesis import HealthCheck, Phase, assume, event, given, settings
 from hypothesis import strategies as st
 
 from cerebro_udf import columns, encoders, errors, tensors
-from cerebro_udf.segment import arrays, shard
+from cerebro_udf.segment import arrays, export, predict, shard
+
+import keras  # isort: skip  (the package says first how TensorFlow has to start)
 
 LARGEST = float(np.finfo(np.float32).max)
+MODERATE = 1e-30, 1e30  # that archives, whose layers keep their arguments in single precision, give exactly
 ELEMENTS = {"smallint": 2**15, "integer": 2**31, "bigint": 2**63}
 SCALARS = ["smallint", "integer", "bigint", "real", "double precision", "numeric(20,4)", "boolean", "timestamp with time zone", "interval"]
 TEXTS = ["text", "character varying(9)", "uuid", "enum", "date"]
@@ -112,7 +115,9 @@ def numbers(type_: str, missing: bool):
     else:
         width = 32 if type_ == "real" else 64
         moderate = st.floats(-1e9, 1e9, width=width, allow_subnormal=False)
-        plain = st.one_of(st.integers(-3, 3).map(float), moderate, st.floats(width=width))
+        tried = st.one_of(moderate, st.floats(width=width))
+        tried = tried.filter(lambda x: x == 0 or not (abs(x) < MODERATE[0] or MODERATE[1] < abs(x) <= LARGEST))
+        plain = st.one_of(st.integers(-3, 3).map(float), tried)
         plain = plain if missing else plain.filter(lambda x: abs(x) <= LARGEST)
     return st.one_of(plain, plain, plain, st.none()) if missing else plain
 
@@ -300,8 +305,9 @@ def merged(made: Made, rows: list[int]) -> bool:
         return len(np.unique(large.astype(np.float32))) < len(large)
 
 
-def may_be_refused(made: list[Made], label: Made, rows: list[int], train: list[int], count: int, validation: float) -> set[str]:
+def may_be_refused(made: list[Made], label: Made, rows: list[int], train: list[int], parts: list[tuple], validation: float) -> set[str]:
     """The errors that such a table deserves: SQLSTATE, and what of it they name."""
+    count = parts[-1][1]
     reasons = {"22000 "} if not rows or not train or (validation and len(train) == len(rows)) else set()
     for column in [*made, label]:
         bad = [row for row in range(count) if not usable(column, column.values[row])]
@@ -312,19 +318,62 @@ def may_be_refused(made: list[Made], label: Made, rows: list[int], train: list[i
         known = [column.values[row] for row in train if column.values[row] is not None and column.values[row] == column.values[row]]
         if not known and (column.kind == "number" and ("nulls" in column.feature or column.encoder in ("bucketize", "minmax"))):
             reasons.add("22000 " + column.name)
+        if column.kind == "tokens" and not any(set(tokens(column, column.values[row])) - {None, "[UNK]"} for row in train):
+            reasons.add("22000 " + column.name)
         if column.encoder == "bucketize" and "buckets" in column.feature["encoder"]["bucketize"]:
             if all(sum(v < other for v in known) * 3 < len(known) for other in known):
                 reasons.add("22000 " + column.name)
-        if (column.encoder or column.feature.get("encoder")) == "none" and merged(column, rows):
+        if (column.encoder or column.feature.get("encoder")) == "none" and any(
+            merged(column, [row for row in rows if first <= row < stop]) for first, stop in parts
+        ):
             reasons.add("22003 " + column.name)
     if len({label.values[row] for row in rows}) < 2:
         reasons.add("22000 " + label.name)
     return reasons
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
-@given(tables())
-def test_a_table_of_any_columns_becomes_the_tensors_that_numpy_makes_of_it_or_is_refused_by_name(table):
+def as_json(made: Made, value: Any) -> Any:
+    """A value as PostgreSQL writes it into JSON; dates and times are texts that the server reads again."""
+    if isinstance(value, list):
+        spelling = columns.of(made.feature["type"]).spelling if made.kind == "tokens" else None
+        if spelling in ("integer", "boolean"):
+            return [item if item is None else columns.whole(item) if spelling == "integer" else item == "true" for item in value]
+        return [as_json(made, item) for item in value]
+    if made.kind == "text" and value is not None:
+        return {"integer": int, "boolean": "true".__eq__}.get(columns.of(made.feature["type"]).spelling, str)(value)
+    if columns.read_by_server(made.feature) is not None and made.kind == "number" and value is not None:
+        return repr(value)
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
+    return value
+
+
+def read_by_server(sql: str, text: str) -> Any:
+    return float(text) if "date_part" in sql else text
+
+
+def assert_predicted(made: list[Made], found: dict, encoding: tensors.Encoding, order: list[int], whole: dict) -> None:
+    """Rows in JSON are fed as rows of the table are, and refused where those are left out."""
+    given = {}
+    for column in made:
+        feature = next(feature for feature in found["features"] if feature["name"] == column.name)
+        further = feature, columns.read_by_server(feature)
+        values = [as_json(column, column.values[row]) for row in order]
+        given[column.name] = predict._column(feature, values, further[1], read_by_server)
+        for value in column.values:
+            if not usable(column, value):
+                try:
+                    predict._column(feature, [as_json(column, value)], further[1], read_by_server)
+                except errors.CerebroError as error:
+                    assert column.name in error.message and error.hint, error
+                else:
+                    raise AssertionError((column, value))
+    for name, tensor in encoding.encode(given).items():
+        np.testing.assert_allclose(tensor, whole[name], rtol=1e-5, atol=1e-6)
+
+
+def fed(table: tuple) -> Optional[tuple]:
+    """Features, encoders, and what a model is fed with of all rows in this order; None for a table that was refused as it deserves."""
     made, label, parts, validation = table
     count = parts[-1][1]
     number = Made({"name": "number of the row", "type": "integer", "kind": "number", "encoder": "minmax"}, list(range(count)), "error")
@@ -351,17 +400,29 @@ def test_a_table_of_any_columns_becomes_the_tensors_that_numpy_makes_of_it_or_is
         stats = [settled(part.stats()) for part in read]
         found = settled(encoders.merge(spec["features"], label_spec, stats, nulls, validation, inputs))
         encoding = tensors.Encoding(found)
-        fed = [part.encode(encoding) for part in read]
+        encoded = [part.encode(encoding) for part in read]
     except errors.CerebroError as error:
-        reasons = may_be_refused(made, label, rows, train, count, validation)
+        reasons = may_be_refused(made, label, rows, train, parts, validation)
         told = "%s %s" % (error, error.detail or "")
         event(error.sqlstate)
         assert error.hint and any(error.sqlstate == reason[:5] and reason[6:] in told for reason in reasons), (error, error.detail, reasons)
-        return
-    assert not may_be_refused(made, label, rows, train, count, validation)
+        return None
+    assert not may_be_refused(made, label, rows, train, parts, validation)
     event("fed")
     order = [row for part, numbers in (("train", train), ("validation", held)) for row in numbers]
-    whole = {name: np.concatenate([shard_[part][name] for part in ("train", "validation") for shard_ in fed]) for name in fed[0]["train"]}
+    halves = [shard_[part] for part in ("train", "validation") for shard_ in encoded]
+    whole = {name: np.concatenate([half[name] for half in halves]) for name in halves[0]}
+    return columns_, found, encoding, order, train, whole
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(tables())
+def test_a_table_of_any_columns_becomes_the_tensors_that_numpy_makes_of_it_or_is_refused_by_name(table):
+    result = fed(table)
+    if result is None:
+        return
+    columns_, found, encoding, order, train, whole = result
+    label = table[1]
     for place in encoders.places(found):
         column = next(column for column in columns_ if column.name == place.feature["name"])
         tensor = whole[place.tensor]
@@ -370,8 +431,44 @@ def test_a_table_of_any_columns_becomes_the_tensors_that_numpy_makes_of_it_or_is
         with np.errstate(over="ignore", invalid="ignore"):
             close = np.abs(tensor - answer) <= slack + 1e-6 * np.abs(answer) + 1e-37
             assert (close | (np.abs(answer) > LARGEST)).all(), (column, tensor, answer)
+    assert_predicted(columns_, found, encoding, order, whole)
     labels = [label.values[row] for row in order]
     if label.feature["type"] == "real":
         np.testing.assert_array_equal(whole["label"], np.array(labels, np.float32))
     else:
         assert [found["label"]["classes"][code] for code in whole["label"]] == labels
+
+
+def as_archive(made: Made, feature: dict, order: list[int]) -> Any:
+    """Values as the input of an exported archive takes them: NaN, or what its metadata say, for NULL and for what fills rows up."""
+    values, null, dtype = [made.values[row] for row in order], export._null(feature), export._dtype(feature)
+    if made.kind in ("sequence", "tokens") and made.feature["type"].endswith("[]"):
+        fill, longest = ("", 1) if made.kind == "tokens" else (np.nan, 1)
+        longest = max([longest, *map(len, values)])
+        return np.array([[*value, *[fill] * (longest - len(value))] for value in values], str if made.kind == "tokens" else float)
+    if made.kind == "array":
+        return np.array(values, float)
+    if dtype == "float64":
+        return np.array([[np.nan if value is None else float(value)] for value in values])
+    spelled = {"int64": columns.whole, "bool": "true".__eq__, "string": str}[dtype]
+    # What stands for NULL is none of the vocabulary's values, but may be one that was held out: that is as unknown as any other.
+    return np.array([[null if value is None else "never seen" if spelled(value) == null else spelled(value)] for value in values])
+
+
+# Without the phase that shrinks what has failed, which would build models for minutes.
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@given(tables())
+def test_an_archive_feeds_its_model_with_the_same_tensors(table):
+    result = fed(table)
+    assume(result is not None)
+    columns_, found, _, order, _, whole = result
+    inputs, names = export._inputs(found)
+    model = keras.Model(inputs, export._encoded(found, {column: inputs[name] for column, name in names.items()}, lambda: None))
+    by_name = {column.name: column for column in columns_}
+    given_ = {
+        names[feature["name"]]: keras.ops.convert_to_tensor(as_archive(by_name[feature["name"]], feature, order), export._dtype(feature))
+        for feature in found["features"]
+    }
+    answers = model(given_)
+    for name, answer in answers.items() if isinstance(answers, dict) else [(next(iter(whole)), answers)]:
+        np.testing.assert_allclose(np.asarray(answer), whole[name], rtol=1e-5, atol=1e-6, err_msg=str(columns_))
