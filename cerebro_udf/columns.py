@@ -215,6 +215,11 @@ def task_of(label: dict) -> str:
     raise errors.WrongColumnType(message, "Its type is %s." % type_, hint)
 
 
+def counts_seconds(name: str) -> bool:
+    """Whether numbers of a type are seconds of dates, times or intervals."""
+    return TYPES.get(base(name), Type("")).quantity in ("moment", "time", "interval")
+
+
 def encodes(label: dict) -> bool:
     """Whether a label may have an encoder for numbers: an array of quantities."""
     return label["type"].endswith("[]") and task_of(label) == REGRESSION

@@ -333,6 +333,24 @@ def test_buckets_do_not_depend_on_how_many_shards_there_are(session):
     assert len(found) == 1 and len(json.loads(found.pop())[0][0]) == 9
 
 
+def test_dates_may_be_written_where_boundaries_and_what_stands_for_a_null_are_seconds(session):
+    days = ["2026-01-%02d" % day for day in range(1, 13)]
+    table = session.sharded({"day": "date", "label": "boolean"}, [[day, n % 2 == 0] for n, day in enumerate(days)] + [[None, True]])
+    model, kept = session.model(LOGIT), {"day": {"value": "Jan 5, 2026"}}
+    encoders = {"day": {"bucketize": {"boundaries": ["2026-01-03", "2026-01-09"]}}}
+    run = session.fit(table, model, "label", ["day"], encoders=encoders, nulls=kept)
+    ((feature,),) = session.rows("select encoders #> '{features,0}' from cerebro.run where run = %s", run)
+    epoch = 1767225600  # 2026-01-01
+    assert feature["boundaries"] == [epoch + 2 * 86400, epoch + 8 * 86400] and feature["nulls"]["value"] == epoch + 4 * 86400
+    for boundaries, words in (
+        (["2026-01-32"], "out of range"),
+        (["infinity"], "has no seconds"),
+        (["2026-01-09", "2026-01-03"], "wrong value"),
+    ):
+        error = session.refused(table, model, "label", ["day"], encoders={"day": {"bucketize": {"boundaries": boundaries}}}, nulls=kept)
+        assert error.sqlstate == "22023" and words in error.message and (error.hint or error.detail), boundaries
+
+
 # ---- data that loses its meaning
 
 def test_types_that_are_none_of_these_are_refused_with_a_hint(session):

@@ -24,6 +24,7 @@ from cerebro_udf.coordinator.source import (
     filtered,
     moment,
     refuse_other_kinds,
+    seconds,
 )
 from cerebro_udf.coordinator.start import Start, begin
 from cerebro_udf.coordinator.study import Study
@@ -124,6 +125,9 @@ def described(plpy, source: str, features: Optional[List[str]], label: Optional[
     validation.check(options.validation, table.types, table.label_spec(options.task), table.weight, seeded)
     if isinstance(options.validation, dict) and isinstance(options.validation.get("from"), str):
         options.validation["from"] = moment(plpy, table.types[table.criterion], options.validation["from"])
+    options.encoders, options.nulls = per_column.in_seconds(
+        options.encoders, options.nulls, table.types, lambda type_, given: seconds(plpy, type_, given)
+    )
     per_column.check_encoders(options.encoders, table.types, table.features, table.label_spec(options.task))
     others = [name for name in (table.label, table.weight, table.criterion) if name is not None]
     per_column.check_nulls(options.nulls, table.feature_specs(options.encoders, options.nulls), others)

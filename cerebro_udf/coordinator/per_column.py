@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from cerebro_udf import columns, sequences
 from cerebro_udf.coordinator.space import is_number, whole
@@ -75,15 +75,21 @@ def _buckets(place: str, settings: dict) -> dict:
     result: Dict[str, Any] = {}
     if "boundaries" in settings:
         given = settings["boundaries"]
-        numbers = isinstance(given, list) and 1 <= len(given) <= MAX_BOUNDARIES and all(map(_is_boundary, given))
-        if not numbers or any(a >= b for a, b in zip(given, given[1:])):
-            raise wrong(place + ".boundaries", given, "a list of up to %d numbers in ascending order, such as [18, 65]" % MAX_BOUNDARIES)
-        result["boundaries"] = [float(number) for number in given]
+        written = isinstance(given, list) and bool(given) and all(isinstance(moment, str) for moment in given)  # see in_seconds
+        result["boundaries"] = given if written and len(given) <= MAX_BOUNDARIES else _boundaries(place, given)
     else:
         result["buckets"] = _number(place + ".buckets", settings.get("buckets", BUCKETS), 2, MAX_BUCKETS)
     if settings.get("as", "one_hot") != "one_hot":
         result["as"] = _encoder(place + ".as", settings["as"], columns.CATEGORY_ENCODERS)
     return result
+
+
+def _boundaries(place: str, given: Any) -> List[float]:
+    numbers = isinstance(given, list) and 1 <= len(given) <= MAX_BOUNDARIES and all(map(_is_boundary, given))
+    if not numbers or any(a >= b for a, b in zip(given, given[1:])):
+        form = 'a list of up to %d numbers in ascending order, such as [18, 65], or of dates and times where the column holds such'
+        raise wrong(place + ".boundaries", given, form % MAX_BOUNDARIES)
+    return [float(number) for number in given]
 
 
 def _lengths(place: str, settings: dict) -> dict:
@@ -242,6 +248,35 @@ def _policy(place: str, given: Any) -> Any:
     if not found:
         raise wrong(place, given, _NULLS)
     return found
+
+
+def in_seconds(encoders: Dict[str, Any], nulls: Any, types: Dict[str, str], seconds: Callable[[str, str], float]) -> Tuple[dict, Any]:
+    """Return the options ``encoders`` and ``nulls`` with the dates and times that are written in them as seconds.
+
+    Args:
+        encoders, nulls: What :func:`read_encoders` and :func:`read_nulls` returned.
+        types: Of the columns.
+        seconds: From a column's type and a text to what a column of that type would hold.
+
+    Raises:
+        InvalidArgument: the column is none of dates or times, or the boundaries do not ascend; what ``seconds`` raises.
+    """
+    timed = {name for name, type_ in types.items() if not type_.endswith("[]") and columns.counts_seconds(type_)}
+    encoders = dict(encoders)
+    for column, encoder in encoders.items():
+        settings = encoder.get("bucketize", {}) if isinstance(encoder, dict) else {}
+        given = settings.get("boundaries", ())
+        if any(isinstance(moment, str) for moment in given):
+            read = [seconds(types[column], moment) for moment in given] if column in timed else given
+            encoders[column] = {"bucketize": {**settings, "boundaries": _boundaries("encoders." + column, read)}}
+    if isinstance(nulls, dict):
+        nulls = dict(nulls)
+        for column, policy in nulls.items():
+            value = policy.get("value") if isinstance(policy, dict) else None
+            categories = columns.encoder_name(encoders.get(column)) in columns.CATEGORY_ENCODERS
+            if isinstance(value, str) and value != "mean" and column in timed and not categories:
+                nulls[column] = {**policy, "value": seconds(types[column], value)}
+    return encoders, nulls
 
 
 def check_nulls(nulls: Any, features: List[dict], others: Iterable[str]) -> None:

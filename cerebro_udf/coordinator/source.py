@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
@@ -357,6 +358,24 @@ def moment(plpy, type_: str, given: str) -> str:
     if not found["finite"]:
         raise InvalidArgument('"%s" is no moment' % given, "It is infinite.", 'Write it as "2026-01-01", or "2026-01-01 12:00".')
     return found["moment"]
+
+
+def seconds(plpy, type_: str, given: str) -> float:
+    """A date, time or interval, as the caller's settings read it, as the number that a column of this type would hold.
+
+    Raises:
+        InvalidArgument: it is none, or infinite.
+    """
+    query = "select %s as seconds" % columns.number_sql("$1::pg_catalog.text", type_)
+    try:
+        found = plpy.execute(plpy.prepare(query, ["text"]), [given])[0]["seconds"]
+    except plpy.SPIError as error:
+        if not (error.sqlstate or "").startswith("22"):
+            raise
+        raise InvalidArgument(str(error), None, "Write it as PostgreSQL writes values of type %s, or give its seconds." % type_) from None
+    if not math.isfinite(found):
+        raise InvalidArgument('"%s" has no seconds' % given, "It is infinite.", "Name one that is not.")
+    return found
 
 
 def refuse_other_kinds(table: Source, encoders: dict) -> None:
