@@ -401,6 +401,28 @@ def test_a_run_on_a_view_is_resumed_by_its_owner_only(session, admin, make_role,
         connection.execute("select * from cerebro.resume(%s)", [run])
 
 
+def test_a_run_with_a_view_of_rows_for_validation_is_resumed_by_its_owner_only(session, admin, make_role, local):
+    session.conn.execute("create view held as select * from " + local.name)
+    held = {"table": session.schema + ".held"}
+    run = session.fit(local, session.model(LOGIT), "label", ["a"], epochs=1, validation=held)
+    member = make_role()
+    admin.execute("grant tester to " + member)
+    admin.execute("update cerebro_internal.run set state = 'failed' where name = %s", [run])
+    with session.cluster.connect(member) as connection, pytest.raises(Exception, match="for its author only") as caught:
+        connection.execute("select * from cerebro.resume(%s)", [run])
+    assert caught.value.sqlstate == "42501" and ".held" in str(caught.value)
+
+
+def test_only_the_columns_of_a_view_that_are_read_need_be_readable(session, make_role, local):
+    role, view = make_role(), session.schema + ".partly"
+    session.conn.execute("create view %s as select * from %s" % (view, local.name))
+    session.conn.execute("grant usage on schema {0} to {1}; grant select (a, label) on {2} to {1}".format(session.schema, role, view))
+    query = "select trial from cerebro.fit('r', %s::text::regclass, 'line', 'label', '{a}', '{\"epochs\": 1}')"
+    with session.cluster.connect(role) as connection:
+        connection.execute("select cerebro.create_model('line', %s)", [json.dumps(LOGIT)])
+        assert connection.execute(query, [view]).fetchall() == [(0,)]
+
+
 def test_a_foreign_table_that_is_on_no_segment(session, admin):
     path = "%s/filed.csv" % admin.execute("show data_directory").fetchone()[0]
     admin.execute("copy (select k, k %% 2 from generate_series(1, 40) k) to '%s' csv" % path)

@@ -145,6 +145,9 @@ def sharded(plpy, engine: Engine, table: Source, options: run_options.Options, a
         held = describe_held(plpy, name, table, table.feature_specs(options.encoders, options.nulls), options.task, author)
         options.validation = {"table": held.name}
     if plan is not None:
+        for read in (table, held):  # whose functions would run as whoever resumes
+            if read is not None and read.kind == "v":
+                expressions.refuse_author(plpy, author, read.name, "view")
         return engine.shards_again(table, plan["shards"], held)
     return engine.beside(engine.shards(table, options.segments) if ready is None else list(ready), held)
 
@@ -228,8 +231,6 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: s
             encoders=parsed.encoders, author=author,
         )
         table = filtered(plpy, table, parsed.filter, author)
-        if table.kind == "v":
-            expressions.refuse_author(plpy, author, table.name, "view")
     shards = sharded(plpy, engine, table, parsed, author, record["plan"])
     ledger.refuse_driven(record["id"])  # before any session is opened: who comes second is told at once
     segments = Segments(plpy, gd, pulse, engine, shards)

@@ -193,7 +193,8 @@ class PostgresEngine(Engine):
 
     def _estimate(self, source: Source) -> Tuple[int, int]:
         """Rows and bytes of a relation, as the planner expects them."""
-        plan = self._plpy.execute("explain (format json) select * from %s" % source.name)[0]["QUERY PLAN"]
+        columns = ", ".join(map(self._plpy.quote_ident, source.columns))  # those that the caller may read
+        plan = self._plpy.execute("explain (format json) select %s from %s" % (columns, source.name))[0]["QUERY PLAN"]
         top = json.loads(plan)[0]["Plan"]
         return top["Plan Rows"], top["Plan Rows"] * top["Plan Width"]
 
