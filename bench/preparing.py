@@ -92,7 +92,7 @@ def standardizing(tf) -> dict[str, Callable[[], np.ndarray]]:
         "scale": scale.tolist(),
     }  # fmt: skip
     given = [{"name": None, "features": ["x"], "stack": None}]
-    encoding = tensors.Encoding({"features": [feature], "label": None, "inputs": given, "model": encoders._model([feature], given, None)})
+    encoding = tensors.Encoding({"features": [feature], "labels": [], "inputs": given, "model": encoders._model([feature], given, [])})
 
     def mapped() -> np.ndarray:
         rows = tf.data.Dataset.from_tensor_slices(x).batch(tensors.CHUNK_ROWS)

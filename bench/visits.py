@@ -71,7 +71,7 @@ def specification(table: str, validation: float) -> dict:
         "run": RUN, "seed": SEED, "nulls": "error", "validation": validation, "memory_bytes": None,
         "reads": [{"relation": "%s.%s" % (SCHEMA, table), "where": None, "columns": {"x": "x", "y": "y"}}],
         "features": [{"name": "x", "column": "x", "type": "real[]", "kind": "array", "encoder": "none"}],
-        "label": {"name": "y", "column": "y", "type": "integer", "task": None},
+        "labels": [{"name": "y", "output": None, "type": "integer", "task": None}],
     }  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def in_sql(segment: psycopg.Connection, table: str, workload: Workload) -> Calla
 
     spec = specification(table, validation=0.0)
     stats = ask("load", spec)[0]
-    stored = encoders.merge(spec["features"], spec["label"], [stats], "error", 0.0)
+    stored = encoders.merge(spec["features"], spec["labels"], [stats], "error", 0.0)
     ask("encode", {"run": RUN, "encoders": stored})
     program = {
         "definition": definition.bind({"layers": list(workload.layers)}, {}),

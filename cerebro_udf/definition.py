@@ -13,11 +13,12 @@ A string ``"$name"`` in the place of a value is a placeholder; ``"$$name"`` stan
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any, Dict, FrozenSet, Iterable, List, Optional, Sequence, Tuple
 
 from cerebro_udf import keras_names as names
 from cerebro_udf.architecture import Architecture, class_of, config_of
-from cerebro_udf.errors import InvalidArgument, nearest
+from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
 from cerebro_udf.keras2 import Keras2, is_keras2
 from cerebro_udf.placeholders import FROM_DATA, filled, is_placeholder, literal, names_in, substitute
 
@@ -102,13 +103,9 @@ def _sources(nodes: Any) -> Iterable[str]:
         yield from _sources(item)
 
 
-def ends(definition: dict) -> Tuple[List[Optional[str]], List[Optional[str]]]:
-    """Return the layers in which a checked definition begins, and those in which it ends.
-
-    The name is None of a layer that is no Input, or has none.
-    """
-    model = _walk(definition)
-    return _ends(model, "input_layers", 0), _ends(model, "output_layers", -1)
+def inputs(definition: dict) -> List[Optional[str]]:
+    """Return the names of the layers in which a checked definition begins; None of one that is no Input, or has none."""
+    return _inputs(_walk(definition))
 
 
 def first_layers(definition: dict, name: Optional[str]) -> List[Any]:
@@ -121,7 +118,7 @@ def first_layers(definition: dict, name: Optional[str]) -> List[Any]:
     layers = config_of(model)["layers"]
     if class_of(model) == "Sequential":
         return [next(class_of(layer) for layer in layers if class_of(layer) != "InputLayer")]
-    begins = list(_places(config_of(model)["input_layers"]))
+    begins = list(places(config_of(model)["input_layers"]))
     name = begins[0] if len(begins) == 1 else name
     return [class_of(layer) for layer in layers if name in _sources(layer["inbound_nodes"])]
 
@@ -133,7 +130,7 @@ def with_sparse(config: dict, inputs: Sequence[Tuple[Optional[str], List[int]]])
         inputs: The name is None, or any, for a model of one input: its only one.
     """
     own, layers, names_ = config["config"], [], [name for name, _ in inputs]
-    begins, _ = ends(config)
+    begins = inputs(config)
     for layer in config_of(config)["layers"]:
         if class_of(layer) == "InputLayer" and (len(begins) == 1 or config_of(layer).get("name") in names_):
             layer = {**layer, "config": {**layer["config"], "sparse": True}}
@@ -144,21 +141,50 @@ def with_sparse(config: dict, inputs: Sequence[Tuple[Optional[str], List[int]]])
     return {**config, "config": {**own, "layers": layers}}
 
 
-def _ends(layer: Any, key: str, place: int) -> List[Optional[str]]:
+def _inputs(layer: Any) -> List[Optional[str]]:
     config = config_of(layer)
-    if key in config:
-        return list(_places(config[key]))
+    if "input_layers" in config:
+        return list(places(config["input_layers"]))
     if class_of(layer) == "Sequential":
-        return _ends(config["layers"][place], key, place)
+        return _inputs(config["layers"][0])
     return [config.get("name") if class_of(layer) == "InputLayer" else None]
 
 
-def _places(value: Any) -> Iterable[str]:
+def outputs(definition: dict) -> List[Optional[str]]:
+    """Return the names of a checked definition's outputs: of several the keys of a dictionary, in alphabetical order, or the layers
+    that give them, as they come; None of a single one.
+
+    Raises:
+        NotSupported: outputs within lists or dictionaries of outputs, or of equal names.
+    """
+    return _outputs(_walk(definition))
+
+
+def _outputs(layer: Any) -> List[Optional[str]]:
+    config = config_of(layer)
+    if class_of(layer) == "Sequential":
+        return _outputs(config["layers"][-1])
+    given = config.get("output_layers")
+    if len(list(places(given))) < 2:
+        return [None]
+    found = sorted(given) if isinstance(given, dict) else [item[0] for item in given]
+    deep = any(len(list(places(item))) > 1 for item in (given.values() if isinstance(given, dict) else given))
+    if deep or len(set(found)) < len(found):
+        raise NotSupported(
+            "a model whose outputs %s" % ("are nested" if deep else "have equal names"),
+            "They are %s." % json.dumps(given)[:200],
+            'Give the model its outputs in a dictionary: keras.Model(x, {"kind": kind, "size": size}).',
+        )
+    return found
+
+
+def places(value: Any) -> Iterable[str]:
+    """The layers that a value of ``input_layers`` or ``output_layers`` names, in its order."""
     if isinstance(value, list) and value and isinstance(value[0], str):
         yield value[0]
     else:
         for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-            yield from _places(item)
+            yield from places(item)
 
 
 def with_trainable(model: dict, trainable: bool) -> dict:

@@ -5,7 +5,7 @@ The coordinator merges what every shard reports (:func:`merge`), the segments an
 
 A stored encoders object (JSON, floats survive the round trip)::
 
-    {"format": 2,
+    {"format": 3,
      "features": [{"name": "distance", "kind": "number", "type": "real", "encoder": "standardize", "shape": [],
                    "mean": [..], "scale": [..]},
                   {"name": "carrier", "kind": "text", "type": "character", "encoder": "one_hot",
@@ -20,16 +20,18 @@ A stored encoders object (JSON, floats survive the round trip)::
                    "tokens": {"length": 50, "pad": "post", "truncate": "post", "size": 10000}, "vocabulary": [..] (unless hashed)},
                   {"name": "words", "kind": "sparse", "type": "integer[]", "encoder": "sparse", "shape": [50000],
                    "sparse": {"size": 50000, "values": "counts" (a column, where indices alone are not all)}}],
-     "label": {"name": "late", "type": "boolean", "task": "classification", "classes": [false, true],
+     "labels": [{"name": "late", "type": "boolean", "task": "classification", "classes": [false, true],
                "counts": [600, 200] (of training rows), "weights": [..] (only if classes are weighted);
-               of an array "shape": [3], and if it is encoded "encoder": "standardize", "mean": [..], "scale": [..]},
+               of an array "shape": [3], and if it is encoded "encoder": "standardize", "mean": [..], "scale": [..]}, ..] (of
+               each output, in the order of their names),
      "inputs": [{"name": null, "features": ["distance", "carrier", ..], "stack": null},
                 {"name": "series" (an Input layer of the model), "features": ["jan", "feb"], "stack": -1}, ..],
      "model": {"inputs": [{"name": null, "numbers": [12] or null,
                            "codes": [{"name": "carrier", "size": 17, "encoder": "one_hot"}, ..],
                            "dtype": "int32" (of numbers, unless float32), "sparse": true (if they are),
                            "layers": [..] (that rows pass first), "shape": [..] (if those change it)}, ..],
-               "outputs": [{"name": null, "task": "classification", "classes": 2 (places, of multi_label), "shape": [3] (of an array)}]},
+               "outputs": [{"name": null (of a single one), "task": "classification", "classes": 2 (places, of multi_label),
+                            "shape": [3] (of an array)}, ..]},
      "rows": {"train": 800, "validation": 200}}
 """
 
@@ -43,7 +45,7 @@ import numpy as np
 
 from cerebro_udf import columns, errors, refusals, sequences
 
-FORMAT = 2
+FORMAT = 3
 ONE_HOT_VALUES = 64  # a category with more values than this gets an embedding
 VOCABULARY_VALUES = 10_000  # the most frequent values that keep a code of their own
 QUANTILE_POINTS = 4_096  # of one shard; a boundary is off by no more than two in so many of the rows
@@ -51,7 +53,7 @@ QUANTILE_POINTS = 4_096  # of one shard; a boundary is off by no more than two i
 
 def merge(
     features: Sequence[dict],
-    label: Optional[dict],
+    labels: Sequence[dict],
     shard_stats: Sequence[dict],
     nulls: Any = "error",
     validation: Union[float, dict] = 0.0,
@@ -64,7 +66,8 @@ def merge(
 
     Args:
         features: Column specs ``{"name", "type", "kind", "encoder", "nulls" (where they are kept)}``, in feature order.
-        label: ``{"name", "type", "task", "encoder" (of an array that is encoded)}``, or None.
+        labels: ``{"name", "type", "task", "output" (its name; None of a single one), "encoder" (of an array that is encoded)}`` of
+            each output, in the order of their names.
         shard_stats: ``segment.shard.Shard.stats()`` of every shard, in shard order.
         nulls: The option of that name; rows with NULL, NaN or infinite values that are not kept are an error or already
             skipped.
@@ -80,7 +83,7 @@ def merge(
     refusals.refuse_unusable(shard_stats, nulls)
     rows = sum(stats["rows"] for stats in shard_stats)
     train = sum(stats["train_rows"] for stats in shard_stats)
-    labelled = None if label is None else _merge_label(label, [stats["columns"][label["name"]] for stats in shard_stats])
+    labelled = [_merge_label(label, [stats["columns"][label["name"]] for stats in shard_stats]) for label in labels]
     refusals.refuse_empty_part(rows, train, validation)
     refusals.refuse_weightless(shard_stats)
     merged = [
@@ -89,7 +92,7 @@ def merge(
     merged = _varied(merged, augment)
     given = list(inputs or [{"name": None, "features": [feature["name"] for feature in merged], "stack": None}])
     return {
-        "format": FORMAT, "features": merged, "label": labelled, "inputs": given, "model": _model(merged, given, labelled),
+        "format": FORMAT, "features": merged, "labels": labelled, "inputs": given, "model": _model(merged, given, labelled),
         "rows": {"train": train, "validation": rows - train},
     }  # fmt: skip
 
@@ -116,16 +119,22 @@ def reuse(
     train = sum(stats["train_rows"] for stats in shard_stats)
     refusals.refuse_empty_part(rows, train, validation)
     refusals.refuse_weightless(shard_stats)
-    label = {key: value for key, value in encoders["label"].items() if key != "weights"}
+    labels = [_recounted(label, [stats["columns"][label["name"]] for stats in shard_stats]) for label in encoders["labels"]]
+    features = _varied(encoders["features"], augment)
+    model = _model(features, encoders["inputs"], labels)
+    return {**encoders, "features": features, "labels": labels, "model": model, "rows": {"train": train, "validation": rows - train}}
+
+
+def _recounted(label: dict, parts: List[dict]) -> dict:
+    """A stored label without weights, its classes counted among other rows."""
+    label = {key: value for key, value in label.items() if key != "weights"}
     if label["task"] == "classification":
-        counts = _class_counts([stats["columns"][label["name"]] for stats in shard_stats])
+        counts = _class_counts(parts)
         unseen = columns.in_order(label, set(counts) - set(label["classes"]))
         if unseen:
             raise refusals.unseen_class(label["name"], unseen[0])
         label["counts"] = [counts.get(value, 0) for value in label["classes"]]
-    features = _varied(encoders["features"], augment)
-    model = _model(features, encoders["inputs"], label)
-    return {**encoders, "features": features, "label": label, "model": model, "rows": {"train": train, "validation": rows - train}}
+    return label
 
 
 def _merge_feature(spec: dict, parts: List[dict]) -> dict:
@@ -278,7 +287,7 @@ def _merge_moments(name: str, parts: List[dict]) -> Tuple[List[float], List[floa
 
 def _merge_label(label: dict, parts: List[dict]) -> dict:
     task = columns.task_of(label)
-    result = {"name": label["name"], "type": label["type"], "task": task}
+    result = {"name": label["name"], "output": label.get("output"), "type": label["type"], "task": task}
     if task != "classification":
         if label["type"].endswith("[]"):
             result["shape"] = _one_shape(label["name"], parts) or []
@@ -346,15 +355,22 @@ def affine(feature: dict) -> Optional[Tuple[np.ndarray, np.ndarray]]:
     return None if shift is None else (np.array(shift, np.float64), np.array(feature["scale"], np.float64))
 
 
-def _model(features: List[dict], inputs: Sequence[dict], label: Optional[dict]) -> dict:
+def _model(features: List[dict], inputs: Sequence[dict], labels: Sequence[dict]) -> dict:
     """Work out the part of the encoders that shapes a model."""
     by_name = {feature["name"]: feature for feature in features}
-    task = label["task"] if label else None
-    output = {"name": None, "task": task, "classes": len(label["classes"]) if task == "classification" else None}
-    if label and "shape" in label:
+    return {
+        "inputs": [_input(given, [by_name[name] for name in given["features"]]) for given in inputs],
+        "outputs": [_output(label) for label in labels],
+    }  # fmt: skip
+
+
+def _output(label: dict) -> dict:
+    task = label["task"]
+    output = {"name": label["output"], "task": task, "classes": len(label["classes"]) if task == "classification" else None}
+    if "shape" in label:
         output["shape"] = label["shape"]
         output["classes"] = math.prod(label["shape"]) if task == "multi_label" else None
-    return {"inputs": [_input(given, [by_name[name] for name in given["features"]]) for given in inputs], "outputs": [output]}
+    return output
 
 
 def _settled(value: Any) -> Any:
@@ -417,6 +433,16 @@ def tensor_name(kind: str, number: int) -> str:
     return "%s_%d" % (kind, number) if number else kind
 
 
+def label_names(encoders: dict) -> List[str]:
+    """The tensors that hold the labels, in the order of the outputs."""
+    return [tensor_name("label", number) for number in range(len(model_part(encoders)["outputs"]))]
+
+
+def weight_of(arrays: Mapping[str, Any], number: int) -> Any:
+    """The weights of rows for one output: its own, where classes are weighted, else those of all; None where none are weighted."""
+    return arrays.get(tensor_name("weight", number), arrays.get("weight"))
+
+
 def fed(part: dict) -> Dict[str, Tuple[Tuple[int, ...], str]]:
     """Return what a model is fed with, by tensor: (shape of one row, dtype).
 
@@ -451,10 +477,12 @@ def input_shape(given: dict) -> List[int]:
 
 
 def from_data(encoders: dict) -> dict:
-    """Return what the data binds in a definition: ``$classes``, and ``$input_shape`` of a model of one input."""
+    """Return what the data binds in a definition: ``$classes`` where one output alone has classes, and ``$input_shape`` of a model of
+    one input."""
     part = model_part(encoders)
     shapes = [input_shape(given) for given in part["inputs"]]
-    return {"input_shape": shapes[0] if len(shapes) == 1 else None, "classes": part["outputs"][0]["classes"]}
+    classes = [output["classes"] for output in part["outputs"] if output["classes"] is not None]
+    return {"input_shape": shapes[0] if len(shapes) == 1 else None, "classes": classes[0] if len(classes) == 1 else None}
 
 
 class Place(NamedTuple):

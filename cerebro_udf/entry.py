@@ -239,12 +239,12 @@ def doctor(plpy, gd: dict) -> List[Tuple]:
 
 
 @door
-def predict(plpy, gd: dict, run: str, row: Optional[str], wanted: str, trial: Optional[int]) -> Optional[str]:
+def predict(plpy, gd: dict, run: str, row: Optional[str], wanted: str, trial: Optional[int], output: Optional[str]) -> Optional[str]:
     from cerebro_udf import serve
 
     if row is None or not row.strip():
         raise NullArgument("argument row is null or blank", None, "Give a row, an array of the features in order, or a JSON object.")
-    return serve.predict(plpy, gd, _text("run", run), row, wanted, trial)
+    return serve.predict(plpy, gd, _text("run", run), row, wanted, trial, output)
 
 
 @door

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from cerebro_udf.errors import CerebroError, NotReady
 from cerebro_udf.segment import specs
 
-FORMAT = 1
+FORMAT = 2
 COLUMNS = {"shard": "integer", "part": "text", "number": "integer", "rows": "bigint", "header": "json", "data": "bytea"}
 PARTS = ("train", "validation")
 HEADER = "header"  # the part of the row that has it
@@ -18,7 +18,7 @@ looked = specs.fields(since=specs.maybe(specs.text), relations=specs.named(specs
 common = specs.fields(
     format=specs.whole(1), pack=specs.text,
     source=specs.fields(name=specs.text, tables=specs.named(specs.many(specs.many(specs.text, 2, 2))), looked=specs.named(looked)),
-    features=specs.many(specs.feature, 1), label=specs.labelled, options=specs.named(specs.anything), types=specs.named(specs.text),
+    features=specs.many(specs.feature, 1), labels=specs.labels, options=specs.named(specs.anything), types=specs.named(specs.text),
     encoders=specs.encoded, shards=specs.many(specs.text, 1),
 )  # fmt: skip
 _OWN = specs.fields(
@@ -51,7 +51,7 @@ def parse(text: Any, table: str) -> dict:
         common("", header)
         _OWN("", header)
         weight = header["options"].get("sample_weight")
-        named = [*header["features"], *([{"name": weight}] if weight is not None else []), header["label"]]
+        named = [*header["features"], *([{"name": weight}] if weight is not None else []), *header["labels"]]
         if not all(isinstance(column["name"], str) and column["name"] in header["types"] for column in named):
             raise ValueError("a column has no type")
     except NotReady:

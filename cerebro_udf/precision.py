@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, List
 
+from cerebro_udf.definition import places
+
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 
 # Layers that hand values on unchanged in the position of an output: the layer before them is the last one, too.
@@ -44,8 +46,7 @@ def _last(model: dict) -> List[dict]:
             if layer["class_name"] not in _PASSING:
                 break
     else:
-        outputs = model["config"]["output_layers"]
-        names = {output[0] for output in (outputs if isinstance(outputs[0], list) else [outputs])}
+        names = set(places(model["config"]["output_layers"]))
         found = [layer for layer in layers if layer.get("name") in names]
     leaves = [leaf for layer in found for leaf in (_last(layer) if "layers" in layer["config"] else [layer])]
     return [leaf for leaf in leaves if leaf["module"] == "keras.layers"]  # operations have no dtype

@@ -45,7 +45,7 @@ def refuse_other_shapes(shard_stats: Sequence[dict], encoders: dict) -> None:
     Raises:
         RaggedArrays: names the column and both shapes.
     """
-    known = [feature for feature in [*encoders["features"], encoders.get("label") or {}] if feature.get("shape")]
+    known = [column for column in [*encoders["features"], *encoders.get("labels", ())] if column.get("shape")]
     for column in known:
         for stats in shard_stats:
             shape = stats["columns"][column["name"]].get("shape")

@@ -9,7 +9,7 @@ import cerebro_udf
 from cerebro_udf import stored
 from cerebro_udf.columns import array_text, spelled
 from cerebro_udf.coordinator import programs
-from cerebro_udf.errors import InvalidArgument, NotReady
+from cerebro_udf.errors import InvalidArgument, NotReady, nearest
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment import importing
 from cerebro_udf.wire import finite
@@ -18,7 +18,7 @@ THREADS = 1  # of TensorFlow in a caller's backend: a row alone does not gain by
 CACHED_PREDICTORS = 16  # programs stay in memory for ever, so a session keeps the last few that it used
 
 
-def predict(plpy, gd: dict, run: str, row: str, wanted: str, trial: Optional[int]) -> Optional[str]:
+def predict(plpy, gd: dict, run: str, row: str, wanted: str, trial: Optional[int], output: Optional[str] = None) -> Optional[str]:
     """Predict one row.
 
     Args:
@@ -26,29 +26,72 @@ def predict(plpy, gd: dict, run: str, row: str, wanted: str, trial: Optional[int
         row: JSON: an object by feature name, or an array of the features in order.
         wanted: ``value``, ``class``, ``probabilities`` or ``all``.
         trial: Number of a trial; None for the best one.
+        output: Name of one of several outputs; ``all`` is about all of them.
 
     Returns:
-        The answer as text, JSON where it has parts.
+        The answer as text, JSON where it has parts; of ``all`` by the names of outputs, where there are several.
 
     Raises:
         NotFound, NotReady: no such run or trial, nothing trained yet, or no class since the model gives NaN.
-        InvalidArgument: a feature is missing or null, or the run's task has no such answer.
+        InvalidArgument: a feature is missing or null, the run's task has no such answer, or there is no such output.
     """
     values = _values(row)
     predictor = _predictor(plpy, gd, run, trial)
-    if wanted == "value" and predictor.task != "regression":
+    number = None if wanted == "all" else _number(predictor, run, output)
+    if number is not None:
+        _refuse_other_tasks(predictor.outputs[number], run, wanted)
+    found = predictor.row(values, lambda sql, text: _read(plpy, gd, sql, text))
+    if number is not None:
+        return _answer(plpy, predictor.outputs[number], run, wanted, *found[number])
+    answers = [_whole(one, *answer) for one, answer in zip(predictor.outputs, found)]
+    if len(answers) == 1:
+        return json.dumps(answers[0])
+    return json.dumps({one.name: answer for one, answer in zip(predictor.outputs, answers)})
+
+
+def _number(predictor: Any, run: str, output: Optional[str]) -> int:
+    """Which of a predictor's outputs is meant."""
+    names = [one.name for one in predictor.outputs]
+    if names == [None] and output is None:
+        return 0
+    if names == [None]:
+        raise InvalidArgument('run "%s" has one output' % run, None, "Leave the argument output out.")
+    shown = ", ".join('"%s"' % name for name in names)
+    if output is None:
+        message = 'run "%s" has several outputs, and nothing says which one is meant' % run
+        raise InvalidArgument(message, "They are %s." % shown, "Name one: output => '%s'; or call cerebro.predict." % names[0])
+    if output not in names:
+        raise InvalidArgument('run "%s" has no output "%s"' % (run, output), "It has %s." % shown, nearest(output, names))
+    return names.index(output)
+
+
+def _refuse_other_tasks(output: Any, run: str, wanted: str) -> None:
+    if wanted == "value" and output.task != "regression":
         raise InvalidArgument(
             'run "%s" classifies' % run, None, "Call cerebro.predict_class or cerebro.predict_probabilities."
         )
-    if wanted in ("class", "probabilities") and predictor.task == "regression":
+    if wanted in ("class", "probabilities") and output.task == "regression":
         raise InvalidArgument('run "%s" predicts a number' % run, None, "Call cerebro.predict_value.")
-    if wanted == "value" and predictor.shape:
-        raise InvalidArgument('run "%s" predicts an array' % run, "Its shape is %s." % predictor.shape, "Call cerebro.predict.")
-    value, probabilities = predictor.row(values, lambda sql, text: _read(plpy, gd, sql, text))
+    if wanted == "value" and output.shape:
+        raise InvalidArgument('run "%s" predicts an array' % run, "Its shape is %s." % output.shape, "Call cerebro.predict.")
+
+
+def _whole(output: Any, value: Any, probabilities: Optional[list]) -> dict:
+    """Everything about one output."""
+    if output.task == "regression":
+        return {"value": finite(value)}
+    return {"class": value, "probabilities": _of_each(output, probabilities)}
+
+
+def _of_each(output: Any, probabilities: list) -> Any:
+    if output.task == "multi_label":
+        return finite(probabilities)
+    return {spelled(name): finite(float(p)) for name, p in zip(output.classes, probabilities)}
+
+
+def _answer(plpy, output: Any, run: str, wanted: str, value: Any, probabilities: Optional[list]) -> str:
     if wanted == "value":
         return repr(float(value))
-    if predictor.task == "regression":
-        return json.dumps({"value": finite(value)})
     if wanted == "class":
         if value is None:
             raise NotReady(
@@ -56,12 +99,8 @@ def predict(plpy, gd: dict, run: str, row: str, wanted: str, trial: Optional[int
                 "Its weights or this row are out of range, so no class is more probable than another.",
                 "Name a trial that learnt something: select trial, metric from cerebro.trial where run = %s;" % plpy.quote_literal(run),
             )
-        return array_text(value) if predictor.shape else spelled(value)
-    if predictor.task == "multi_label":
-        of_each = finite(probabilities)
-        return json.dumps(of_each if wanted == "probabilities" else {"class": value, "probabilities": of_each})
-    by_class = {spelled(name): finite(float(p)) for name, p in zip(predictor.classes, probabilities)}
-    return json.dumps(by_class if wanted == "probabilities" else {"class": value, "probabilities": by_class})
+        return array_text(value) if output.shape else spelled(value)
+    return json.dumps(_of_each(output, probabilities))
 
 
 def export(plpy, gd: dict, run: str, trial: Optional[int]) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from cerebro_udf import refusals, sequences, sparse
-from cerebro_udf.encoders import Place, affine, fed, indicator, is_category, model_part, places
+from cerebro_udf.encoders import Place, affine, fed, indicator, is_category, label_names, model_part, places
 
 CHUNK_ROWS = 8_192  # rows encoded at once, bounds the float64 intermediate
 
@@ -52,14 +52,12 @@ class Encoding:
                     index[None] = index.get(feature["nulls"]["value"], 0)
                 self._index[feature["name"]] = index
         self._affine = {feature["name"]: affine(feature) for feature in encoders["features"] if not is_category(feature)}
-        label = encoders.get("label") or {}
-        self._of_label = affine(label)
-        self._classes = {value: i for i, value in enumerate(label.get("classes", ()))}
+        self._classes = [{value: i for i, value in enumerate(label.get("classes", ()))} for label in encoders["labels"]]
 
     def encode(
         self,
         columns: Dict[str, Column],
-        label: Optional[Column] = None,
+        labels: Sequence[Column] = (),
         pulse: Callable[[], None] = lambda: None,
     ) -> Dict[str, np.ndarray]:
         """Encode raw columns of n rows.
@@ -68,12 +66,13 @@ class Encoding:
             columns: By feature name: numbers (n,), arrays (n, *shape), texts as :class:`Text` or strings, tokens as :class:`Text` or
                 lists, hashed ones as lists or codes int32 (n, length), sparse rows as :class:`sparse.Rows` or pairs of lists; NULL is
                 NaN or None.
-            label: The label column, or None.
+            labels: Those columns, of each output or none.
             pulse: Called again and again; may raise.
 
         Returns:
             What ``encoders.fed`` says, each (n, *shape), or ``sparse.Rows`` of n rows: ``numbers`` and ``codes`` of an input, where its
-            features have such; ``label`` int32 (n,) of class indexes or float32 (n, *shape). Arrays are new, in C order.
+            features have such; those of ``encoders.label_names``: int32 (n,) of class indexes or float32 (n, *shape). Arrays are new, in
+            C order.
 
         Raises:
             BadData: a label value that the run has never seen.
@@ -90,8 +89,8 @@ class Encoding:
                 result[tensor] = self._encode_tokens(found[0].feature, columns[found[0].feature["name"]], pulse)
             else:
                 result[tensor] = self._encode_numbers(found, *self._fed[tensor], columns, pulse)
-        if label is not None:
-            result["label"] = self._encode_label(label, pulse)
+        for column, name, label, classes in zip(labels, label_names(self.encoders), self.encoders["labels"], self._classes):
+            result[name] = self._encode_label(label, classes, column, pulse)
         return result
 
     def _encode_tokens(self, feature: dict, column: Column, pulse: Callable[[], None]) -> np.ndarray:
@@ -139,27 +138,28 @@ class Encoding:
             return _chunked(column.codes, table.__getitem__, np.int32, pulse)
         return np.array([index.get(value, 0) for value in column], np.int32)
 
-    def _encode_label(self, column: Column, pulse: Callable[[], None]) -> np.ndarray:
-        if self.encoders["label"]["task"] != "classification":
-            scaled = self._of_label
+    def _encode_label(self, label: dict, classes: Dict[Any, int], column: Column, pulse: Callable[[], None]) -> np.ndarray:
+        if label["task"] != "classification":
+            scaled = affine(label)
             return _chunked(np.asarray(column), lambda values: values if scaled is None else _scaled(values, *scaled), np.float32, pulse)
         if isinstance(column, Text):
             kept = np.flatnonzero(np.bincount(column.codes, minlength=len(column.values)))  # others are of rows that were skipped
             table = np.zeros(len(column.values), np.int32)
-            table[kept] = self._class_indexes([column.values[code] for code in kept])
+            table[kept] = _class_indexes(label, classes, [column.values[code] for code in kept])
             return _chunked(column.codes, table.__getitem__, np.int32, pulse)
-        return _chunked(np.asarray(column), self._classes_of, np.int32, pulse)
 
-    def _classes_of(self, values: np.ndarray) -> np.ndarray:
-        distinct, inverse = np.unique(values, return_inverse=True)
-        return self._class_indexes(distinct.tolist())[inverse]
+        def numbers(values: np.ndarray) -> np.ndarray:
+            distinct, inverse = np.unique(values, return_inverse=True)
+            return _class_indexes(label, classes, distinct.tolist())[inverse]
 
-    def _class_indexes(self, distinct: Sequence[Any]) -> np.ndarray:
-        label = self.encoders["label"]
-        unseen = [value for value in distinct if value not in self._classes]
-        if unseen:
-            raise refusals.unseen_class(label["name"], unseen[0])
-        return np.array([self._classes[value] for value in distinct], np.int32)
+        return _chunked(np.asarray(column), numbers, np.int32, pulse)
+
+
+def _class_indexes(label: dict, classes: Dict[Any, int], distinct: Sequence[Any]) -> np.ndarray:
+    unseen = [value for value in distinct if value not in classes]
+    if unseen:
+        raise refusals.unseen_class(label["name"], unseen[0])
+    return np.array([classes[value] for value in distinct], np.int32)
 
 
 def _scaled(values: np.ndarray, shift: np.ndarray, scale: np.ndarray) -> np.ndarray:

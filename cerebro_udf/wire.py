@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, List
+from typing import Any, List, Optional, Sequence
 
 MESSAGE_BYTES = 64 * 2**20  # a longer state goes in parts of this size, and is stored so
 PROGRESS_PREFIX = "cerebro-progress "  # of a notice of JSON, sent in the middle of a visit
@@ -17,6 +17,12 @@ VALIDATION_FORMS = [
     )
 ]  # fmt: skip
 VALIDATION_COLUMNS = ("column", "group", "time")
+
+
+def stratified(validation: Any, labels: Sequence[dict]) -> Optional[int]:
+    """The number of the label of whose classes the option ``validation`` holds equal shares out, None where it does not."""
+    output = validation.get("stratify") if isinstance(validation, dict) else None
+    return None if output is None else 0 if output is True else [label["output"] for label in labels].index(output)
 
 
 def parts(blob: bytes) -> List[bytes]:

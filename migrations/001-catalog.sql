@@ -23,7 +23,7 @@ CREATE TABLE cerebro_internal.run (
   , source text NOT NULL
   , model text NOT NULL
   , definition jsonb NOT NULL
-  , label text NOT NULL
+  , label text
   , features text[] NOT NULL
   , options jsonb NOT NULL
   , plan jsonb

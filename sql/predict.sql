@@ -2,20 +2,22 @@
 -- PARALLEL UNSAFE, the default, keeps TensorFlow from starting in every parallel worker. RESTRICTED would not do: PL/Python
 -- runs SQL in subtransactions, and while workers run not even the leader may begin one.
 
+DROP FUNCTION IF EXISTS cerebro_internal.predict(text, text, text, int);
 CREATE OR REPLACE FUNCTION cerebro_internal.predict(
     run text
   , "row" text
   , wanted text
   , trial int
+  , output text
 )
 RETURNS text
 LANGUAGE plpython3u VOLATILE COST 10000
 SET search_path = pg_catalog, pg_temp
 AS $$
 from cerebro_udf import entry
-return entry.predict(plpy, GD, run=run, row=row, wanted=wanted, trial=trial)
+return entry.predict(plpy, GD, run=run, row=row, wanted=wanted, trial=trial, output=output)
 $$;
-COMMENT ON FUNCTION cerebro_internal.predict(text, text, text, int) IS 'Predict one row given as JSON; wanted is value, class or probabilities';
+COMMENT ON FUNCTION cerebro_internal.predict(text, text, text, int, text) IS 'Predict one row given as JSON; wanted is value, class, probabilities or all';
 
 CREATE OR REPLACE FUNCTION cerebro.predict(
     run text
@@ -25,9 +27,9 @@ CREATE OR REPLACE FUNCTION cerebro.predict(
 RETURNS jsonb
 LANGUAGE sql VOLATILE COST 10000
 AS $$
-SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::text, 'all', $3)::jsonb
+SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::text, 'all', $3, NULL)::jsonb
 $$;
-COMMENT ON FUNCTION cerebro.predict(text, anyelement, int) IS 'Everything about one row: {"value": ...} or {"class": ..., "probabilities": {...}}';
+COMMENT ON FUNCTION cerebro.predict(text, anyelement, int) IS 'Everything about one row: {"value": ...} or {"class": ..., "probabilities": {...}}; of several outputs by their names';
 
 CREATE OR REPLACE FUNCTION cerebro.predict(
     run text
@@ -37,78 +39,90 @@ CREATE OR REPLACE FUNCTION cerebro.predict(
 RETURNS jsonb
 LANGUAGE sql VOLATILE COST 10000
 AS $$
-SELECT cerebro_internal.predict($1, $2, 'all', $3)::jsonb
+SELECT cerebro_internal.predict($1, $2, 'all', $3, NULL)::jsonb
 $$;
-COMMENT ON FUNCTION cerebro.predict(text, text, int) IS 'Everything about one row: {"value": ...} or {"class": ..., "probabilities": {...}}';
+COMMENT ON FUNCTION cerebro.predict(text, text, int) IS 'Everything about one row: {"value": ...} or {"class": ..., "probabilities": {...}}; of several outputs by their names';
 
+DROP FUNCTION IF EXISTS cerebro.predict_value(text, anyelement, int);
 CREATE OR REPLACE FUNCTION cerebro.predict_value(
     run text
   , "row" anyelement
   , trial int DEFAULT NULL
+  , output text DEFAULT NULL
 )
 RETURNS float8
 LANGUAGE sql VOLATILE COST 10000
 AS $$
-SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::text, 'value', $3)::float8
+SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::text, 'value', $3, $4)::float8
 $$;
-COMMENT ON FUNCTION cerebro.predict_value(text, anyelement, int) IS 'The predicted number of one row (regression)';
+COMMENT ON FUNCTION cerebro.predict_value(text, anyelement, int, text) IS 'The predicted number of one row (regression), of the output of that name where there are several';
 
+DROP FUNCTION IF EXISTS cerebro.predict_value(text, text, int);
 CREATE OR REPLACE FUNCTION cerebro.predict_value(
     run text
   , "row" text
   , trial int DEFAULT NULL
+  , output text DEFAULT NULL
 )
 RETURNS float8
 LANGUAGE sql VOLATILE COST 10000
 AS $$
-SELECT cerebro_internal.predict($1, $2, 'value', $3)::float8
+SELECT cerebro_internal.predict($1, $2, 'value', $3, $4)::float8
 $$;
-COMMENT ON FUNCTION cerebro.predict_value(text, text, int) IS 'The predicted number of one row (regression)';
+COMMENT ON FUNCTION cerebro.predict_value(text, text, int, text) IS 'The predicted number of one row (regression), of the output of that name where there are several';
 
+DROP FUNCTION IF EXISTS cerebro.predict_class(text, anyelement, int);
 CREATE OR REPLACE FUNCTION cerebro.predict_class(
     run text
   , "row" anyelement
   , trial int DEFAULT NULL
+  , output text DEFAULT NULL
 )
 RETURNS text
 LANGUAGE sql VOLATILE COST 10000
 AS $$
-SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::text, 'class', $3)
+SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::text, 'class', $3, $4)
 $$;
-COMMENT ON FUNCTION cerebro.predict_class(text, anyelement, int) IS 'The most probable class of one row, as the label column spells it';
+COMMENT ON FUNCTION cerebro.predict_class(text, anyelement, int, text) IS 'The most probable class of one row, as the label column spells it; or what applies to it, as text that casts to the label''s type';
 
+DROP FUNCTION IF EXISTS cerebro.predict_class(text, text, int);
 CREATE OR REPLACE FUNCTION cerebro.predict_class(
     run text
   , "row" text
   , trial int DEFAULT NULL
+  , output text DEFAULT NULL
 )
 RETURNS text
 LANGUAGE sql VOLATILE COST 10000
 AS $$
-SELECT cerebro_internal.predict($1, $2, 'class', $3)
+SELECT cerebro_internal.predict($1, $2, 'class', $3, $4)
 $$;
-COMMENT ON FUNCTION cerebro.predict_class(text, text, int) IS 'The most probable class of one row, as the label column spells it';
+COMMENT ON FUNCTION cerebro.predict_class(text, text, int, text) IS 'The most probable class of one row, as the label column spells it; or what applies to it, as text that casts to the label''s type';
 
+DROP FUNCTION IF EXISTS cerebro.predict_probabilities(text, anyelement, int);
 CREATE OR REPLACE FUNCTION cerebro.predict_probabilities(
     run text
   , "row" anyelement
   , trial int DEFAULT NULL
+  , output text DEFAULT NULL
 )
 RETURNS jsonb
 LANGUAGE sql VOLATILE COST 10000
 AS $$
-SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::text, 'probabilities', $3)::jsonb
+SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::text, 'probabilities', $3, $4)::jsonb
 $$;
-COMMENT ON FUNCTION cerebro.predict_probabilities(text, anyelement, int) IS 'The probability of each class for one row';
+COMMENT ON FUNCTION cerebro.predict_probabilities(text, anyelement, int, text) IS 'The probability of each class, or of each that may apply, for one row';
 
+DROP FUNCTION IF EXISTS cerebro.predict_probabilities(text, text, int);
 CREATE OR REPLACE FUNCTION cerebro.predict_probabilities(
     run text
   , "row" text
   , trial int DEFAULT NULL
+  , output text DEFAULT NULL
 )
 RETURNS jsonb
 LANGUAGE sql VOLATILE COST 10000
 AS $$
-SELECT cerebro_internal.predict($1, $2, 'probabilities', $3)::jsonb
+SELECT cerebro_internal.predict($1, $2, 'probabilities', $3, $4)::jsonb
 $$;
-COMMENT ON FUNCTION cerebro.predict_probabilities(text, text, int) IS 'The probability of each class for one row';
+COMMENT ON FUNCTION cerebro.predict_probabilities(text, text, int, text) IS 'The probability of each class, or of each that may apply, for one row';

@@ -9,8 +9,8 @@ and trains every trial of the runs minibatch by minibatch with ``train_on_batch`
 holds the variables after the last visit as ``<run>/<variant>/<trial>/<group>/<number>``. The variant ``whole`` is the
 replay; each other one (if wanted) leaves one part of the state behind at every hop, of trial 0 only.
 
-It knows models in the short form, numeric features or one of sparse rows, integer labels, weights of rows and classes, mixed
-precision, and a search over the batch size; and every form of the option `validation`.
+It knows models in the short form and those of several outputs, numeric features or one of sparse rows, labels that are integers or
+quantities, weights of rows and classes, mixed precision, and a search over the batch size; and every form of the option `validation`.
 """
 
 from __future__ import annotations
@@ -102,14 +102,16 @@ def numbers(text: str) -> list[float]:
 
 
 def read_shard(job: dict, shard: dict, run: dict) -> dict[str, np.ndarray]:
-    """The rows of a shard in the order of its table: features float64 (rows, width), label int64 (rows,), maybe weights float32 (rows,)
-    and what the option `validation` names."""
+    """The rows of a shard in the order of its table: features float64 (rows, width), labels int64 or float64 (rows,), maybe weights
+    float32 (rows,) and what the option `validation` names."""
     # As double precision: the text of a real is shorter than its value.
-    casts = ["float8" + "[]" * bool(feature["shape"]) for feature in run["encoders"]["features"]] + ["bigint"]
-    sparse = run["encoders"]["features"][0].get("sparse")
-    names = [*run["features"], run["label"]]
+    casts = ["float8" + "[]" * bool(feature["shape"]) for feature in run["encoders"]["features"]]
+    labels = run["encoders"]["labels"]
+    sparse, names = run["encoders"]["features"][0].get("sparse"), list(run["features"])
     if sparse:
-        names, casts = [run["features"][0], sparse["values"], run["label"]], ["int[]", "float8[]", "bigint"]
+        names, casts = [run["features"][0], sparse["values"]], ["int[]", "float8[]"]
+    casts += ["bigint" if "classes" in label else "float8" for label in labels]
+    names = [*names, *(label["name"] for label in labels)]
     if run["options"]["sample_weight"]:
         names, casts = [*names, run["options"]["sample_weight"]], [*casts, "float8"]
     option, columns = run["options"]["validation"], ['"%s"::%s' % pair for pair in zip(names, casts)]
@@ -134,9 +136,12 @@ def read_shard(job: dict, shard: dict, run: dict) -> dict[str, np.ndarray]:
             row[[int(i) for i in numbers(indices)]] = numbers(values)
     else:
         features = np.array([sum(map(numbers, row[:count]), []) for row in kept]).reshape(len(kept), width)
-    rows = {"features": features, "label": np.array([int(row[count]) for row in kept], np.int64)}
+    rows = {"features": features}
+    for number, label in enumerate(labels):
+        kind, dtype = (int, np.int64) if "classes" in label else (float, np.float64)
+        rows["label %d" % number] = np.array([kind(row[count + number]) for row in kept], dtype)
     if run["options"]["sample_weight"]:
-        rows["weight"] = np.array([float(row[count + 1]) for row in kept], np.float32)
+        rows["weight"] = np.array([float(row[count + len(labels)]) for row in kept], np.float32)
     if len(columns) > len(names):
         given = [row[-1] for row in kept]
         rows["given"] = np.array([text_word(value) for value in given], np.uint64) if "group" in option else np.array(given, float)
@@ -153,27 +158,48 @@ def text_word(value: str) -> int:
     return int.from_bytes(hashlib.blake2b(value.encode(), digest_size=8).digest(), "little")
 
 
-def training_rows(run: dict, shards: list[dict]) -> list[tuple[np.ndarray, ...]]:
-    """Of each shard, encoded: float32 (rows, width), int32 (rows,), maybe weights float32 (rows,)."""
+def training_rows(run: dict, shards: list[dict], outputs: list) -> list[tuple]:
+    """Of each shard, encoded: float32 (rows, width), int32 or float32 (rows,), maybe weights float32 (rows,).
+
+    Where there are several outputs, labels are in a list in their order, and so are weights if classes are weighted.
+    """
     whole = {name: np.concatenate([shard[name] for shard in shards]) for name in shards[0]}
-    sparse = run["encoders"]["features"][0].get("sparse")
-    words = (whole["features"] + 0.0).view(np.uint64)
+    labels = run["encoders"]["labels"]
+    found = [whole["label %d" % number] for number in range(len(labels))]
+    sparse, features = run["encoders"]["features"][0].get("sparse"), (whole["features"] + 0.0).view(np.uint64)
     if sparse:
-        words = np.array([[entries_word(row)] for row in whole["features"]], np.uint64)
-    words = np.hstack([words, whole["label"].reshape(-1, 1).view(np.uint64)])
-    train = ~held_out(run["options"]["validation"], run["options"]["seed"], words, whole["label"], whole.get("given"))
+        features = np.array([[entries_word(row)] for row in whole["features"]], np.uint64)
+    words = [(label if label.dtype == np.int64 else label + 0.0).reshape(-1, 1).view(np.uint64) for label in found]
+    words = np.hstack([features, *words])
+    train = ~held_out(run["options"]["validation"], run["options"]["seed"], words, found[0], whole.get("given"))
     mean = np.concatenate([np.ravel(feature.get("mean", 0)) for feature in run["encoders"]["features"]])
     scale = np.concatenate([np.ravel(feature.get("scale", 1)) for feature in run["encoders"]["features"]])
-    classes = run["encoders"]["label"]["classes"]
-    encoded = np.array([classes.index(value) for value in whole["label"].tolist()], np.int32)
-    weights = [whole["weight"]] if "weight" in whole else []
-    if "weights" in run["encoders"]["label"]:
-        of_class = np.array(run["encoders"]["label"]["weights"], np.float32)[encoded]
-        weights = [weights[0] * of_class if weights else of_class]
-    arrays = (((whole["features"] - mean) / scale).astype(np.float32), encoded, *weights)
-    ends = np.cumsum([len(shard["label"]) for shard in shards])
-    return [tuple(array[end - len(shard["label"]) : end][train[end - len(shard["label"]) : end]] for array in arrays)
-            for end, shard in zip(ends, shards)]  # fmt: skip
+    encoded = [
+        np.array([label["classes"].index(value) for value in values.tolist()], np.int32)
+        if "classes" in label
+        else values.astype(np.float32)
+        for label, values in zip(labels, found)
+    ]
+    weights, ones = [whole["weight"]] if "weight" in whole else [], np.ones(len(train), np.float32)
+    if any("weights" in label for label in labels):
+        rows = weights[0] if weights else ones
+        weights = [
+            rows * (np.array(label["weights"], np.float32)[codes] if "weights" in label else ones) for label, codes in zip(labels, encoded)
+        ]
+    places = [[label["output"] for label in labels].index(name) for name in outputs]
+    arrays = [((whole["features"] - mean) / scale).astype(np.float32), encoded[0] if len(labels) == 1 else [encoded[n] for n in places]]
+    if weights:
+        arrays.append(weights[0] if len(weights) == 1 else [weights[n] for n in places])
+    ends = np.cumsum([len(shard["features"]) for shard in shards])
+    return [
+        tuple(taken(array, np.flatnonzero(train[end - len(shard["features"]) : end]) + end - len(shard["features"])) for array in arrays)
+        for end, shard in zip(ends, shards)
+    ]
+
+
+def taken(array, picks):
+    """Rows of an array, or of each of a list."""
+    return [one[picks] for one in array] if isinstance(array, list) else array[picks]
 
 
 # -- the model
@@ -187,28 +213,38 @@ def bound(value, values: dict):
 
 def build(keras, run: dict, trial: int, width: int):
     """A freshly compiled model; random initial values come from the trial's seed."""
-    values = {"classes": len(run["encoders"]["label"]["classes"])}
+    labels = run["encoders"]["labels"]
+    values = {"classes": len(labels[0].get("classes", ()))}
     precision = run["options"]["precision"]
     keras.config.set_dtype_policy(precision)
     keras.utils.set_random_seed(trial_seed(run["options"]["seed"], trial))
-    model = keras.Sequential()
-    model.add(keras.Input((width,), sparse="sparse" in run["encoders"]["features"][0]))
-    last = run["definition"]["layers"][-1]
-    for layer in run["definition"]["layers"]:
-        ((name, arguments),) = layer.items()
-        if precision != "float32" and layer is last:
-            arguments = {**arguments, "dtype": "float32"}
-        model.add(getattr(keras.layers, name)(**bound(arguments, values)))
+    if len(labels) > 1:
+        model = keras.models.model_from_json(json.dumps(run["definition"]))
+    else:
+        model = keras.Sequential()
+        model.add(keras.Input((width,), sparse="sparse" in run["encoders"]["features"][0]))
+        last = run["definition"]["layers"][-1]
+        for layer in run["definition"]["layers"]:
+            ((name, arguments),) = layer.items()
+            if precision != "float32" and layer is last:
+                arguments = {**arguments, "dtype": "float32"}
+            model.add(getattr(keras.layers, name)(**bound(arguments, values)))
     optimizer = run["options"]["optimizer"]
     rate = optimizer["config"]["learning_rate"]
     rate = getattr(keras.optimizers.schedules, rate["class_name"])(**rate["config"])
     optimizer = getattr(keras.optimizers, optimizer["class_name"])(**{**optimizer["config"], "learning_rate": rate})
-    model.compile(
-        optimizer=optimizer,
-        loss=keras.losses.SparseCategoricalCrossentropy(),
-        metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
-        jit_compile=False,
-    )
+    losses = [keras.losses.SparseCategoricalCrossentropy() if "classes" in label else keras.losses.MeanSquaredError() for label in labels]
+    metrics = [
+        [keras.metrics.SparseCategoricalAccuracy(name="accuracy") if "classes" in label else keras.metrics.MeanAbsoluteError(name="mae")]
+        for label in labels
+    ]
+    if len(labels) == 1:
+        (losses,), (metrics,), importance = losses, metrics, None
+    else:
+        places = [[label["output"] for label in labels].index(name) for name in model.output_names]
+        losses, metrics = [losses[n] for n in places], [metrics[n] for n in places]
+        importance = [run["options"]["loss_weights"].get(name, 1.0) for name in model.output_names]
+    model.compile(optimizer=optimizer, loss=losses, loss_weights=importance, metrics=metrics, jit_compile=False)
     keras.config.set_dtype_policy("float32")
     model.optimizer.build(model.trainable_variables)
     for i, state in enumerate(v for v in model.variables if v.name == "seed_generator_state"):
@@ -242,18 +278,19 @@ def parts(model) -> dict[str, list[str]]:
     }
 
 
-def fed(model, x: np.ndarray, *others: np.ndarray) -> tuple:
+def fed(model, x: np.ndarray, *others) -> tuple:
     """Rows as the model takes them."""
     import tensorflow as tf
 
     return (tf.sparse.from_dense(x) if model.inputs[0].sparse else x, *others)
 
 
-def replay(model, first: dict, visits: list, shards: list, seed: int, batch_size: int, left_behind: list[str]) -> dict:
+def replay(model, first: dict, visits: list, shards: list, seed: int, batch_size: int, left_behind: list[str], outputs: list) -> dict:
     """Train from the first state through the visits [(epoch, shard)]; gives all variables.
 
     Args:
         left_behind: Names of variables that are as in the first state again at the beginning of every visit.
+        outputs: Names of several, none of a single one.
     """
     named = variables(model)
     for name, variable in named.items():
@@ -270,9 +307,12 @@ def replay(model, first: dict, visits: list, shards: list, seed: int, batch_size
         order = permutation(seed, epoch, shard, len(shards[shard][0]))
         for start in range(0, len(order), batch_size):
             picks = order[start : start + batch_size]
-            model.train_on_batch(*fed(model, *(array[picks] for array in shards[shard])))
+            model.train_on_batch(*fed(model, *(taken(array, picks) for array in shards[shard])))
             for name in metrics:
-                sums[name] = sums[name] + named[name].value.numpy()
+                # The loss of one of several outputs counts each minibatch alike in plain Keras: here by its rows.
+                alike = any("%s_loss/" % output in named[name].path for output in outputs)
+                value = named[name].value.numpy()
+                sums[name] = sums[name] + (value * np.float32(len(picks)) if alike else value)
     return {**values(model), **sums}
 
 
@@ -292,9 +332,9 @@ def main() -> None:
 
 def replay_run(keras, job: dict, name: str) -> dict[str, np.ndarray]:
     with psycopg.connect(job["coordinator"]) as connection:
-        keys = ("options", "encoders", "plan", "label", "features", "definition")
+        keys = ("options", "encoders", "plan", "features", "definition")
         query = (
-            "select r.options, r.encoders, r.shards, r.label, r.features, m.definition"
+            "select r.options, r.encoders, r.shards, r.features, m.definition"
             " from cerebro.run r join cerebro.model m using (model, owner) where r.run = %s"
         )
         run = dict(zip(keys, connection.execute(query, [name]).fetchone()))
@@ -306,24 +346,26 @@ def replay_run(keras, job: dict, name: str) -> dict[str, np.ndarray]:
             ' order by trial, epoch, "position"',
             [name],
         ).fetchall()
-    shards = training_rows(run, [read_shard(job, shard, run) for shard in run["plan"]["shards"]])
+    names = [label["output"] for label in run["encoders"]["labels"]]
+    outputs = [] if names == [None] else [layer[0] for layer in run["definition"]["config"]["output_layers"]]
+    shards = training_rows(run, [read_shard(job, shard, run) for shard in run["plan"]["shards"]], outputs)
     out = {}
     for trial, params in trials:
         model = build(keras, run, trial, shards[0][0].shape[1])
-        model.test_on_batch(*fed(model, *(part[:1] for part in shards[0])))  # makes the metrics' variables and nothing else
+        model.test_on_batch(*fed(model, *(taken(part, slice(1)) for part in shards[0])))  # makes the metrics' variables and nothing else
         model.reset_metrics()
         first = values(model)
         # train_on_batch builds the size of its first minibatch into its graph, and TensorFlow then multiplies by 1 / 7
         # where it would divide by 7. From the second size on the graph is open, as that of fit always is.
         for rows in (1, 2):
-            model.train_on_batch(*fed(model, *(part[:rows] for part in shards[0])))
+            model.train_on_batch(*fed(model, *(taken(part, slice(rows)) for part in shards[0])))
         visits = [(epoch, shard) for number, epoch, shard in ledger if number == trial]
         variants = {"whole": []}
         if trial == 0 and job["variants"]:
             variants.update(parts(model))
             assert sorted(sum(variants.values(), [])) == sorted(variables(model))  # each variable is in one part
         for variant, left_behind in variants.items():
-            result = replay(model, first, visits, shards, run["options"]["seed"], params["batch_size"], left_behind)
+            result = replay(model, first, visits, shards, run["options"]["seed"], params["batch_size"], left_behind, outputs)
             out.update(("%s/%d/%s" % (variant, trial, place), array) for place, array in result.items())
     return out
 

@@ -84,7 +84,7 @@ def test_an_autoencoder_on_three_segments_trains_as_plain_keras_on_its_scaled_ro
     _, run = fitted
     assert_visited(session, run, [20, 0, 13])
     encoders = session.rows("select encoders from cerebro.run where run = %s", run)[0][0]
-    (feature,), label = encoders["features"], encoders["label"]
+    (feature,), label = encoders["features"], encoders["labels"][0]
     assert label["shape"] == [WIDTH] and (label["mean"], label["scale"]) == (feature["mean"], feature["scale"])
     np.testing.assert_allclose(feature["scale"], rows.deviation, rtol=1e-12)
     x = ((rows.values.astype(np.float64) - feature["mean"]) / feature["scale"]).astype(np.float32)
@@ -120,7 +120,7 @@ def test_an_autoencoder_of_257_columns_has_an_expression_of_them_as_its_label(se
     assert_visited(session, run, [16, 17])
     ((encoders,),) = session.rows("select encoders from cerebro.run where run = %s", run)
     for key in ("mean", "scale"):
-        np.testing.assert_allclose(encoders["label"][key], [feature[key][0] for feature in encoders["features"]], rtol=1e-12)
+        np.testing.assert_allclose(encoders["labels"][0][key], [feature[key][0] for feature in encoders["features"]], rtol=1e-12)
 
 
 @pytest.mark.parametrize("segments", [5, 4])
@@ -130,7 +130,7 @@ def test_an_autoencoder_among_local_workers_sees_every_row_once_per_epoch(sessio
     sizes = [shard["train_rows"] for shard in shards["stats"]]
     assert (len(sizes), sum(sizes)) == (segments, ROWS)
     assert_visited(session, run, sizes)
-    assert encoders["label"]["min"] == encoders["features"][0]["min"] == rows.values.min(axis=0).tolist()
+    assert encoders["labels"][0]["min"] == encoders["features"][0]["min"] == rows.values.min(axis=0).tolist()
 
 
 def test_what_an_autoencoder_predicts_is_in_the_units_of_its_rows(session, rows, fitted, tmp_path):
@@ -159,7 +159,7 @@ def test_an_autoencoder_whose_encoder_is_not_named_learns_its_rows_as_they_lie(s
     table, _ = fitted
     run = session.fit(table, rows.model, "x", ["x"], order="fixed")
     ((encoders,),) = session.rows("select encoders from cerebro.run where run = %s", run)
-    assert encoders["features"][0]["encoder"] == "standardize" and "encoder" not in encoders["label"]
+    assert encoders["features"][0]["encoder"] == "standardize" and "encoder" not in encoders["labels"][0]
 
 
 def test_an_autoencoder_trains_alike_on_a_packed_table(session, rows, fitted):
@@ -177,11 +177,11 @@ def test_an_encoder_that_does_not_fit_a_label_is_refused(session, rows, fitted):
     table, _ = fitted
     error = session.refused(table, rows.model, "x", ["x"], encoders={"x": {"sequence": {"length": 257}}})
     assert (error.sqlstate, error.message, error.hint) == (
-        "22023", 'encoder "sequence" does not fit column "x"', "It is the label. Use one of: standardize, minmax, none."
+        "22023", 'encoder "sequence" does not fit column "x"', "It is a label. Use one of: standardize, minmax, none."
     )  # fmt: skip
     error = session.refused(table, rows.model, "row", ["x"], encoders={"row": "standardize"}, task="regression")
     assert (error.sqlstate, error.message) == ("22023", 'option encoders names "row", which is not a feature')
-    assert error.detail == "It is the label, and only an array for regression may have an encoder."
+    assert error.detail == "It is a label, and only an array for regression may have an encoder."
     ragged = session.sharded({"x": "real[]", "row": "integer"}, [[[1.0, 2.0], 1], [[3.0], 2]], [2])
     error = session.refused(ragged, rows.model, "x", ["row"])
     assert (error.sqlstate, error.message) == ("2202E", 'segment "segment_1": the arrays of column "x" differ in shape')

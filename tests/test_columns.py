@@ -266,7 +266,7 @@ def test_classes_have_the_order_of_the_labels_type_and_come_back_as_its_text(ses
     table = session.sharded({"x": "real", "y": type_.format(schema=session.schema), "row": "integer"}, rows)
     model = session.model({"layers": [{"Dense": {"units": 16, "activation": "relu"}}, {"Dense": {"units": "$classes"}}]})
     run = session.fit(table, model, "y", ["x"], epochs=8, batch_size=4, learning_rate=0.05)
-    assert session.rows("select encoders -> 'label' -> 'classes' from cerebro.run where run = %s", run) == [(classes,)]
+    assert session.rows("select encoders -> 'labels' -> 0 -> 'classes' from cerebro.run where run = %s", run) == [(classes,)]
     texts = [spelled(value) for value in classes]
     found = session.rows("select distinct x, cerebro.predict_class(%%s, r) from %s r order by x" % table.name, run)
     assert found == [(float(k), text) for k, text in enumerate(texts)], "the model has learnt which is which"

@@ -719,7 +719,8 @@ def test_run_forged_by_hand_cannot_run_code_in_predict(other):
     )  # fmt: skip
     number = rows[0][0]
     encoders = {
-        "format": 1, "label": {"name": "label", "type": "boolean", "task": "classification", "classes": [False, True]},
+        "format": 1,
+        "labels": [{"name": "label", "output": None, "type": "boolean", "task": "classification", "classes": [False, True]}],
         "features": [{"name": "a", "kind": "number", "encoder": "none", "shape": []}],
         "inputs": [{"name": None, "features": ["a"], "stack": None}], "model": PART,
     }  # fmt: skip

@@ -67,9 +67,9 @@ class Fitted:
             self.table, session.model(definition), "label", self.features, epochs=2, validation=0.25, learning_rate=0.01
         )
         self.encoders, self.task = session.rows(
-            "select encoders, encoders -> 'label' ->> 'task' from cerebro.run where run = %s", self.run
+            "select encoders, encoders -> 'labels' -> 0 ->> 'task' from cerebro.run where run = %s", self.run
         )[0]
-        self.classes = self.encoders["label"].get("classes")
+        self.classes = self.encoders["labels"][0].get("classes")
         self.state = outcome.best(session.cluster, self.run, shards=3)
         self.model = self._model(definition)
 

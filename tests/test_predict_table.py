@@ -445,7 +445,7 @@ def test_no_type_that_a_run_speaks_of_is_taken_for_sql(session, run, target):
     table = session.local(KEYED, keyed(10))
     with session.conn.transaction(force_rollback=True):
         session.conn.execute(
-            "update cerebro_internal.visible_run set encoders = jsonb_set(encoders, '{label,type}', to_jsonb(%s::text)) where name = %s",
+            "update cerebro_internal.visible_run set encoders = jsonb_set(encoders, '{labels,0,type}', to_jsonb(%s::text)) where name = %s",
             ["boolean, add column injected integer", run],
         )
         with pytest.raises(psycopg.Error) as caught:

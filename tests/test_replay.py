@@ -9,6 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
 import numpy as np
 import pytest
 
@@ -48,7 +52,7 @@ def three_classes(rows: int) -> dict:
     kind = (x[:, 0] + x[:, 1] > 4).astype(int) + 7 * (y > -1)
     return {
         "x": x, "y": y, "weight": weight, "kind": kind, "day": day.astype(str), "who": random.integers(0, 30, rows).astype(str),
-        "test": random.uniform(size=rows) < 0.2,
+        "test": random.uniform(size=rows) < 0.2, "size": x[:, 2] - y,
     }  # fmt: skip
 
 
@@ -56,7 +60,7 @@ def three_classes(rows: int) -> dict:
 def begin(session):
     """Gives the statement of a fit of these trials, and its values."""
     columns = {"x": "real[]", "y": "double precision", "weight": "numeric", "kind": "integer"}
-    columns = {**columns, "day": "date", "who": "text", "test": "boolean"}
+    columns = {**columns, "day": "date", "who": "text", "test": "boolean", "size": "double precision"}
     table, model = session.sharded(columns, three_classes(sum(SIZES)), sizes=SIZES), session.model(MODEL)
 
     def call(**options) -> tuple[str, list]:
@@ -168,6 +172,25 @@ def test_replay_of_a_run_of_weighted_rows_in_mixed_precision_that_was_cancelled_
     again = replay(session, tmp_path / "out.npz", values[0])
     for trial, state in last_states(session, values[0]).items():
         assert differing(state, again, values[0], "whole", trial) == []
+
+
+def two_outputs() -> dict:
+    """A model that says of a row which kind it is and how large; its outputs are not in alphabetical order."""
+    x = keras.Input((5,))
+    shared = keras.layers.Dropout(0.3)(keras.layers.Dense(8, activation="tanh")(x))
+    kind = keras.layers.Dense(4, activation="softmax", name="kind")(keras.layers.BatchNormalization()(shared))
+    return json.loads(keras.Model(x, [keras.layers.Dense(1, name="size")(shared), kind]).to_json())
+
+
+@pytest.mark.parametrize("weighted", [{}, {"sample_weight": "weight"}, {"class_weight": {"kind": "balanced"}, "sample_weight": "weight"}])
+def test_replay_of_a_run_of_two_outputs(session, begin, tmp_path, weighted):
+    outputs, importance = {"size": "size", "kind": "kind"}, {"size": 0.25}
+    statement, values = begin(outputs=outputs, loss_weights=importance, epochs=1, search={"space": {"batch_size": [8]}}, **weighted)
+    values[2:4] = session.model(two_outputs()), None
+    session.conn.execute(statement, values)
+    again = replay(session, tmp_path / "out.npz", values[0])
+    state = outcome.arrays(outcome.states(session.cluster, values[0])[0, len(SIZES)])
+    assert differing(state, again, values[0], "whole") == []
 
 
 HELD_OUT = [

@@ -132,7 +132,7 @@ def test_weights_count_in_the_loss_as_in_keras(session, table):
 def test_balanced_classes_are_counted_over_training_rows(session, table):
     run = session.fit(table, session.model(), "kind", validation=0.3, class_weight="balanced")
     ((encoders,),) = session.rows("select encoders from cerebro.run where run = %s", run)
-    label = encoders["label"]
+    label = encoders["labels"][0]
     assert sum(label["counts"]) == encoders["rows"]["train"] and len(label["counts"]) == 2
     assert np.dot(label["counts"], label["weights"]) == pytest.approx(encoders["rows"]["train"])
 

@@ -86,7 +86,7 @@ def test_stratified_folds_hold_out_every_row_once(session, table, model):
     for fold in range(4):
         run = session.fit(table, model, "label", validation={"folds": 4, "fold": fold, "stratify": True})
         (encoders,) = session.rows("select encoders from cerebro.run where run = %s", run)[0]
-        counts.append(encoders["label"]["counts"])
+        counts.append(encoders["labels"][0]["counts"])
     assert counts == [[24, 24, 24]] * 4
 
 
@@ -114,7 +114,7 @@ def test_classes_of_any_values_are_stratified_and_predicted(session, model, labe
     made = session.sharded({"a": "real", "b": "real", "label": type_}, rows, [len(rows) - 3, 2, 1])
     run = session.fit(made, model, "label", validation={"fraction": 0.25, "stratify": True}, epochs=6, learning_rate=0.2, batch_size=1)
     (encoders,) = session.rows("select encoders from cerebro.run where run = %s", run)[0]
-    assert (encoders["label"]["classes"], encoders["label"]["counts"]) == (labels, [15] * len(labels))
+    assert (encoders["labels"][0]["classes"], encoders["labels"][0]["counts"]) == (labels, [15] * len(labels))
     for k, value in enumerate(labels):
         answer = session.rows("select cerebro.predict_class(%s, %s::text)", run, json.dumps([6.0 * k, 0]))[0][0]
         assert answer == outcome.spelled(value)
@@ -128,7 +128,7 @@ def test_a_class_that_only_rows_for_validation_have_is_told_of_and_keeps_its_pla
     run = session.fit(made, model, "label", validation={"column": "test"}, **options)
     assert 'no training row has the value 1 of label "label": models learn nothing of it' in session.notices
     (encoders,) = session.rows("select encoders from cerebro.run where run = %s", run)[0]
-    assert (encoders["label"]["classes"], encoders["label"]["counts"]) == ([0, 1, 2], [12, 0, 12])
+    assert (encoders["labels"][0]["classes"], encoders["labels"][0]["counts"]) == ([0, 1, 2], [12, 0, 12])
     answers = [session.rows("select cerebro.predict_class(%s, %s::text)", run, json.dumps([a, 0.5]))[0][0] for a in (0.0, 8.0)]
     assert answers == ["0", "2"]
 
@@ -239,7 +239,7 @@ def test_rows_of_another_table_are_held_out(session, table, model, further):
     ((encoders, metrics),) = session.rows(
         "select r.encoders, e.metrics from cerebro.run r join cerebro.epoch e using (run, owner) where r.run = %s", run
     )
-    assert encoders["label"]["counts"] == [32, 32, 32]
+    assert encoders["labels"][0]["counts"] == [32, 32, 32]
     judged = dict(session.rows("select metric, value from cerebro.evaluate(%s, %s::text::regclass)", run, further.name))
     assert judged == pytest.approx({"loss": metrics["val_loss"], "accuracy": metrics["val_accuracy"]}, rel=1e-6)
 

@@ -38,7 +38,7 @@ class Worker:
         rows = [(float(a), float(b), int(y)) for a, b, y in zip(*random.normal(size=(2, 150)), random.integers(0, 3, 150))]
         copy(self.conn, schema, "rows", ["a", "b", "y"], rows)
         self.call("start", Jsonb({"threads": 1}))
-        self.encoders = encoders.merge(FEATURES, LABEL, [self.load()], "error", 0.25)
+        self.encoders = encoders.merge(FEATURES, [LABEL], [self.load()], "error", 0.25)
         self.call("encode", Jsonb({"run": RUN, "encoders": self.encoders}))
 
     def call(self, step, *values):
@@ -49,7 +49,7 @@ class Worker:
 
     def load(self, relation=None, **changes):
         reads = [{"relation": relation or self.relation, "where": None, "columns": {n: n for n in "aby"}}]
-        spec = {"run": RUN, "reads": reads, "features": FEATURES, "label": LABEL, "nulls": "error", "seed": 7,
+        spec = {"run": RUN, "reads": reads, "features": FEATURES, "labels": [LABEL], "nulls": "error", "seed": 7,
                 "validation": 0.25, "memory_bytes": 2**30}  # fmt: skip
         return self.call("load", Jsonb({**spec, **changes}))
 
@@ -290,7 +290,7 @@ PLACE = {"tensor": "numbers", "axis": 0, "start": 0, "stop": 1}
 PART = [
     ("inputs", [*LIST, []]), ("inputs 0 name", [1, []]), ("inputs 0 numbers", [1, [0], ["2"]]),
     ("inputs 0 codes", [*LIST, [1], [{"name": "t"}]]), ("outputs", [*LIST, []]), ("outputs 0 task", [1, "guess"]),
-    ("outputs 0 classes", [0, "3", [1]]),
+    ("outputs 0 classes", [0, "3", [1]]), ("outputs 0 name", [1, []]),
 ]  # fmt: skip
 PROGRAM = [
     ("program", OBJECT), ("program definition", [*OBJECT, {}, {"layers": 1}]), ("program optimizer", [None, 1, {}, {"config": 1}]),
@@ -304,8 +304,9 @@ READS = [
 ]  # fmt: skip
 ENCODERS = [
     *[(key, bad) for key, bad in COLUMNS], ("features 0 encoder", [*TEXT, "guess"]), ("features 0 shape", [*LIST, [-1]]),
-    ("features 0 mean", [*LIST, ["1"]]), ("label", OBJECT), ("label task", [1, "guess"]), ("label classes", [*LIST, [], [[]]]),
-    ("label weights", [1, ["1"]]), ("model", OBJECT), *[("model " + key, bad) for key, bad in PART],
+    ("features 0 mean", [*LIST, ["1"]]), ("labels", [*LIST, [], [1]]), ("labels 0 task", [1, "guess"]),
+    ("labels 0 classes", [*LIST, [], [[]]]),
+    ("labels 0 weights", [1, ["1"]]), ("labels 0 output", [1]), ("model", OBJECT), *[("model " + key, bad) for key, bad in PART],
     ("inputs", [*LIST, []]), ("inputs 0 name", [1, []]), ("inputs 0 features", [*LIST, [], [1], ["z"]]), ("inputs 0 stack", [1, "0", 0.5]),
 ]  # fmt: skip
 ENCODERS = [("encoders", OBJECT), *[("encoders " + key, bad) for key, bad in ENCODERS]]
@@ -315,8 +316,9 @@ NONSENSE = {
     "claim": [("group", TEXT)],
     "start": [("threads", [*WHOLE, 0, 10**6])],
     "load": [
-        RUNS, *COLUMNS, *READS, ("features 0", [{"name": "a", "type": "text", "kind": "array"}]), ("label", [1, [], {}]),
-        ("label task", [1, "guess"]), ("weight", [1, {}]), ("seed", WHOLE), ("validation", [None, *NUMBER]),
+        RUNS, *COLUMNS, *READS, ("features 0", [{"name": "a", "type": "text", "kind": "array"}]), ("labels", [1, [{}], {}]),
+        ("labels 0 task", [1, "guess"]), ("validation", [{"fraction": 0.5, "stratify": "gone"}]),
+        ("weight", [1, {}]), ("seed", WHOLE), ("validation", [None, *NUMBER]),
         ("memory_bytes", ["1", -1]), ("group", [1]),
     ],
     "encode": [RUNS, *ENCODERS, ("encoders features 0 name", ["c"]), ("encoders features 0 mean", [[1.0, 2.0, 3.0]])],
@@ -327,7 +329,7 @@ NONSENSE = {
         ("members 0 dropout", [*LIST, ["0.5"]]), ("faster", [1, "x"]), ("rows", ["1", -1, []]), *PROGRAM,
     ],
     "summarize": PROGRAM,
-    "judge": [RUNS, ("step", [*TEXT, "other"]), BATCH, *PROGRAM],
+    "judge": [RUNS, ("step", [*TEXT, "other"]), ("output", [*WHOLE, 1]), BATCH, *PROGRAM],
     "accumulate": [
         ("shard", WHOLE), ("seed", ["1", -1]), ("repeats", [0, "1"]), ("feature", [1, [], {}]), ("feature number", WHOLE),
         ("feature places", [*LIST, [], [1]]), ("feature places 0 tensor", [*TEXT, "codes"]), ("feature places 0 axis", [*WHOLE, 1]),
@@ -348,7 +350,7 @@ NONSENSE = {
     "headers": [("reads", [*LIST, [], [1]]), ("reads 0 relation", TEXT), ("reads 0 where", [1])],
     "write": [
         RUNS, ("relation", TEXT), ("shard", WHOLE), ("segment", [1]), ("header", OBJECT), ("header format", WHOLE),
-        ("header label", [None]),
+        ("header labels", [None]),
         ("header features", [*LIST, []]), ("header encoders", OBJECT), ("header options", OBJECT), ("header source", OBJECT),
     ],
     "model": [*ENCODERS, *PROGRAM],
@@ -369,12 +371,12 @@ def sensible(worker, step: str) -> dict:
     return {
         "claim": {"group": "g"},
         "start": {"threads": 1},
-        "load": {"run": RUN, "reads": reads, "features": FEATURES, "label": LABEL, "seed": 7, "validation": 0.25},
+        "load": {"run": RUN, "reads": reads, "features": FEATURES, "labels": [LABEL], "seed": 7, "validation": 0.25},
         "encode": {"run": RUN, "encoders": worker.encoders},
         "init": {"program": program, "seed": 7, "trial": 0},
         "visit": worker.spec(program, [member]).obj,
         "summarize": {"program": program},
-        "judge": {**judging, "step": "predict"},
+        "judge": {**judging, "step": "predict", "output": 0},
         "accumulate": {**judging, "feature": {"number": 0, "places": [PLACE]}, "repeats": 1, "seed": 7},
         "scores": {**judging, "most": 8},
         "count": {**judging, "edges": [[0.0]]},
@@ -387,7 +389,7 @@ def sensible(worker, step: str) -> dict:
         "look": {"step": step, "relations": []},
         "headers": {"step": step, "reads": [{"relation": worker.relation, "where": None}]},
         "write": {"step": step, "run": RUN, "relation": worker.relation, "shard": 0, "segment": None, "header": {
-            "format": 1, "pack": "p", "source": {"name": "s", "tables": {}, "looked": {}}, "features": FEATURES, "label": LABEL,
+            "format": 1, "pack": "p", "source": {"name": "s", "tables": {}, "looked": {}}, "features": FEATURES, "labels": [LABEL],
             "options": {}, "types": {}, "encoders": worker.encoders, "shards": ["one"]}},
         "model": {"step": step, "encoders": worker.encoders, "program": program},
         "fill": {"step": step, "run": RUN, "model": "", "carried": ["a"], "features": FEATURES, "nulls": "null", "probabilities": False,
@@ -414,7 +416,7 @@ def test_an_order_that_makes_no_sense_is_refused_as_such(worker, step):
         door, blobs = "judge", [[]]
         worker.call("judge", Jsonb({**spec, "step": "assign"}), [worker.init(spec["program"])[1]])
         if step in ("scores", "count"):
-            worker.call("judge", Jsonb({**spec, "step": "predict"}), [])
+            worker.call("judge", Jsonb({**spec, "step": "predict", "output": 0}), [])
     elif step in ("survey", "make", "index", "drop"):
         door, blobs = "stage", []
     elif step in ("look", "headers", "write"):

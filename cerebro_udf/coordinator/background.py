@@ -53,7 +53,8 @@ def submit(plpy, gd: dict, run: str, source: str, model: str, label: Optional[st
             )
         _detach(
             plpy, pulse, call.engine, ledger, run, "select cerebro_internal.detached_fit($1, $2, $3, $4, $5, $6)",
-            run, call.table.name, model, call.table.label, call.table.features, {**options, "init_from": call.options.init_from},
+            run, call.table.name, model, None if options.get("outputs") else call.table.label, call.table.features,
+            {**options, "init_from": call.options.init_from},
         )  # fmt: skip
     finally:
         ledger.close()

@@ -11,7 +11,7 @@ from cerebro_udf import columns
 from cerebro_udf import encoders as encoding
 from cerebro_udf.coordinator import curves
 from cerebro_udf.coordinator import options as run_options
-from cerebro_udf.coordinator.evaluate import Judge, judging
+from cerebro_udf.coordinator.evaluate import Judge, chosen, judging
 from cerebro_udf.errors import InvalidArgument
 
 EDGES = 2**16  # scores of one shard, for all classes together; each class has MOST at most
@@ -25,9 +25,10 @@ def confusion_matrix(plpy, gd: dict, run: str, source: str, options: dict) -> Li
 
     Classes are spelled and ordered as ``predict_class`` has them; predicted is None where the model gives NaN.
     """
-    with judging(plpy, gd, run, source, run_options.parse_evaluate(options), _classes_only) as judge:
-        counts = _confusion(judge)
-        classes = _spelled(judge)
+    parsed = run_options.parse_evaluate(options, output=None)
+    with judging(plpy, gd, run, source, parsed, lambda record: _classes_only(record, parsed["output"])) as judge:
+        counts = _confusion(judge, parsed["output"])
+        classes = _spelled(judge, parsed["output"])
     ordered = sorted(counts.items(), key=lambda item: (item[0][0], item[0][1] is None, item[0][1] or 0))
     return [(classes[a], None if p is None else classes[p], rows) for (a, p), rows in ordered]
 
@@ -38,9 +39,10 @@ def class_report(plpy, gd: dict, run: str, source: str, options: dict) -> List[t
     Precision, recall and F1 are those of the most probable class. The AUC is exact as long as a segment holds no more than
     ``most`` rows of the class and of the others, else to within 1 / (2 · most), and threshold the best of so many.
     """
-    with judging(plpy, gd, run, source, run_options.parse_evaluate(options), _classes_only) as judge:
-        counts = _confusion(judge)
-        classes = _spelled(judge)
+    parsed = run_options.parse_evaluate(options, output=None)
+    with judging(plpy, gd, run, source, parsed, lambda record: _classes_only(record, parsed["output"])) as judge:
+        counts = _confusion(judge, parsed["output"])
+        classes = _spelled(judge, parsed["output"])
         most = max(LEAST, min(MOST, EDGES // len(classes)))
         edges = curves.edges([report["scores"] for report, _ in judge.ask("scores", most=most)])
         parts = [report["counts"] for report, _ in judge.ask("count", edges=edges)]
@@ -64,9 +66,9 @@ def residuals(plpy, gd: dict, run: str, source: str, options: dict) -> List[Tupl
     They are residuals of rows, in single precision, as ``percentile_disc`` would pick them. Rows of which the model gives NaN
     are left out.
     """
-    parsed = run_options.parse_evaluate(options, quantiles=[0, 0.05, 0.25, 0.5, 0.75, 0.95, 1])
-    with judging(plpy, gd, run, source, parsed, _values_only) as judge:
-        answers = [report for report, _ in judge.ask("predict")]
+    parsed = run_options.parse_evaluate(options, quantiles=[0, 0.05, 0.25, 0.5, 0.75, 0.95, 1], output=None)
+    with judging(plpy, gd, run, source, parsed, lambda record: _values_only(record, parsed["output"])) as judge:
+        answers = [report for report, _ in judge.ask("predict", output=chosen(judge.record, parsed["output"]))]
         rows = sum(answer["rows"] - answer["nan"] for answer in answers)
         wanted = sorted(set(parsed["quantiles"]))
         if not rows:
@@ -89,17 +91,21 @@ def _select(judge: Judge, ranks: List[int]) -> List[List[float]]:
     return selected
 
 
-def _confusion(judge: Judge) -> Dict[Tuple[int, Optional[int]], int]:
+def _confusion(judge: Judge, output: Optional[str]) -> Dict[Tuple[int, Optional[int]], int]:
     """Rows by numbers of their actual and their predicted class."""
     counts: Dict[Tuple[int, Optional[int]], int] = {}
-    for report, _ in judge.ask("predict"):
+    for report, _ in judge.ask("predict", output=chosen(judge.record, output)):
         for actual, predicted, rows in report["confusion"]:
             counts[actual, predicted] = counts.get((actual, predicted), 0) + rows
     return counts
 
 
-def _classes_only(record: dict) -> None:
-    task = record["encoders"]["label"]["task"]
+def _label(record: dict, output: Optional[str]) -> dict:
+    return record["encoders"]["labels"][chosen(record, output)]
+
+
+def _classes_only(record: dict, output: Optional[str]) -> None:
+    task = _label(record, output)["task"]
     if task == "regression":
         raise InvalidArgument('run "%s" predicts a number' % record["name"], None, "Call cerebro.residuals.")
     if task == "multi_label":
@@ -107,14 +113,14 @@ def _classes_only(record: dict) -> None:
         raise InvalidArgument('run "%s" predicts any number of things that apply to a row' % record["name"], None, hint)
 
 
-def _values_only(record: dict) -> None:
-    if record["encoders"]["label"]["task"] != "regression":
+def _values_only(record: dict, output: Optional[str]) -> None:
+    if _label(record, output)["task"] != "regression":
         raise InvalidArgument(
             'run "%s" classifies' % record["name"], None, "Call cerebro.confusion_matrix, cerebro.class_report or cerebro.evaluate."
         )
-    if "shape" in record["encoders"]["label"]:
+    if "shape" in _label(record, output):
         raise InvalidArgument('run "%s" predicts an array' % record["name"], None, "Call cerebro.evaluate.")
 
 
-def _spelled(judge: Judge) -> List[str]:
-    return [columns.spelled(value) for value in encoding.classes(judge.encoders["label"])]
+def _spelled(judge: Judge, output: Optional[str]) -> List[str]:
+    return [columns.spelled(value) for value in encoding.classes(_label(judge.record, output))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Iterator, Optional, Sequence, Tuple
 
 from cerebro_udf import compilation, keras_names, metric_forms
 from cerebro_udf.errors import InvalidArgument, nearest
@@ -51,7 +51,32 @@ def _class_of(name: str, table: dict, aliases: dict) -> Optional[str]:
     return aliases.get(name) or {compilation.snake_case(known): known for known in table}.get(name)
 
 
-def reported(options: Any, key: str, metric: str, given: Optional[str], task: Optional[str]) -> str:
+def names(options: Any, tasks: Optional[Sequence[str]]) -> Iterator[Tuple[str, Any]]:
+    """Give the names by which a run reports the loss and its metrics, as Keras makes them, with what each is.
+
+    Args:
+        options: The run's, see ``options.Options``.
+        tasks: Of each output, of ``columns.TASKS``; None while they are not known.
+    """
+    yield "loss", None
+    for number, output in enumerate(options.labels(None)):
+        prefix = output["name"] + "_" if options.several else ""
+        if prefix:
+            yield prefix + "loss", "loss"
+        task = output["task"] if tasks is None else tasks[number]
+        derived = dict.fromkeys(name for kind, name in _DERIVED.items() if task in (None, kind))
+        asked = options.of_output(options.metrics, output["name"])
+        known = {}
+        for checked in derived if asked is None else asked:
+            known[compilation.metric_name(checked)] = checked
+        for checked in options.of_output(options.weighted_metrics, output["name"]) or ():  # Keras tells those of one name apart
+            own = compilation.metric_name(checked)
+            known["weighted_" + own if own in known else own] = checked
+        for name, checked in known.items():
+            yield prefix + name, checked
+
+
+def reported(options: Any, key: str, metric: str, given: Optional[str], tasks: Optional[Sequence[str]]) -> str:
     """Check that a run will report the metric that one of its options names, and return its direction.
 
     Args:
@@ -59,7 +84,7 @@ def reported(options: Any, key: str, metric: str, given: Optional[str], task: Op
         key: Name of the option.
         metric: As given, with or without ``val_``.
         given: Its direction as given, or None.
-        task: One of ``columns.TASKS``, None while it is not known.
+        tasks: Of each output, None while they are not known.
 
     Raises:
         InvalidArgument: the metric is not reported, has several values, or its direction is not known.
@@ -72,13 +97,7 @@ def reported(options: Any, key: str, metric: str, given: Optional[str], task: Op
             "Option validation is 0.",
             'Name "%s", or give a fraction for validation.' % name,
         )
-    known = {"loss": None}
-    derived = [name for kind, name in _DERIVED.items() if task in (None, kind)]
-    for checked in derived if options.metrics is None else options.metrics:
-        known[compilation.metric_name(checked)] = checked
-    for checked in options.weighted_metrics or ():  # Keras tells those of one name apart
-        own = compilation.metric_name(checked)
-        known["weighted_" + own if own in known else own] = checked
+    known = dict(names(options, tasks))
     if name not in known:
         raise InvalidArgument(
             'option "%s" names "%s", which this run does not report' % (key, metric),

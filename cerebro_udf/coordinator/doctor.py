@@ -37,7 +37,7 @@ def segments(plpy, gd: dict, source: str) -> List[Tuple]:
     from cerebro_udf.engines import engine_for
     from cerebro_udf.engines.base import SELF
 
-    table = describe(plpy, source, None, None)
+    table = describe(plpy, source, None)
     engine = engine_for(plpy)
     found = Segments(plpy, gd, Pulse(plpy), engine, engine.shards(table, None))
     result = []

@@ -1,16 +1,20 @@
-"""Which features go to which input of a model: the option ``inputs``, read, and held against the model and the columns. Pure."""
+"""Which features go to which input of a model, and which label to which output: the options ``inputs`` and ``outputs``, read, and
+held against the model and the columns. Pure."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from cerebro_udf import columns
+from cerebro_udf import columns, compilation
 from cerebro_udf import definition as definitions
 from cerebro_udf.coordinator.space import whole, wrong_option
 from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
 from cerebro_udf.keras_objects import show
 
 _FORM = '{"wide": ["a", "b"], "series": {"columns": ["jan", "feb"], "stack": -1}}, by the names of the model\'s Input layers'
+
+
+_OUTPUTS = '{"kind": "species", "size": {"label": "ln(weight)", "task": "regression"}}, by the names of the model\'s outputs'
 
 
 def read_inputs(option: str, value: Any) -> List[dict]:
@@ -50,12 +54,9 @@ def check(inputs: Optional[List[dict]], definition: dict) -> None:
         definition: Of the model, as ``definition.check`` returned it.
 
     Raises:
-        InvalidArgument: the option names what is no input, or does not name all; NotSupported: a model of several outputs.
+        InvalidArgument: the option names what is no input, or does not name all.
     """
-    begins, finishes = definitions.ends(definition)
-    if len(finishes) > 1:
-        hint = "Give the model one output, that of the label."
-        raise NotSupported("training a model of several outputs is not supported yet", "The model has %d outputs." % len(finishes), hint)
+    begins = definitions.inputs(definition)
     known = [name for name in begins if name is not None]
     if inputs is None:
         if len(begins) > 1:
@@ -77,6 +78,119 @@ def check(inputs: Optional[List[dict]], definition: dict) -> None:
         raise InvalidArgument(
             'option "inputs" leaves out "%s"' % missing[0], "The model's inputs are %s." % _listed(known), "Say which features go there."
         )
+
+
+def read_outputs(option: str, value: Any) -> List[dict]:
+    """Return the option ``outputs`` as a list of ``{"name", "label", "task" (or None)}``, in the order of the names.
+
+    Raises:
+        InvalidArgument.
+    """
+    if not isinstance(value, dict) or not value:
+        raise wrong_option(option, value, _OUTPUTS)
+    return [_output("%s.%s" % (option, name), name, value[name]) for name in sorted(value)]
+
+
+def _output(place: str, name: str, given: Any) -> dict:
+    settings = {"label": given} if isinstance(given, str) else given
+    if not isinstance(settings, dict):
+        raise wrong_option(place, given, _OUTPUTS)
+    for key in settings:
+        if key not in ("label", "task"):
+            raise InvalidArgument(
+                'unknown key "%s" in option "%s"' % (key, place), "The value is %s." % show(given), nearest(key, ("label", "task"))
+            )
+    label, task = settings.get("label"), settings.get("task")
+    if not isinstance(label, str) or not label.strip():
+        raise wrong_option(place + ".label", label, "the name of a column, or an SQL expression over a row")
+    if task is not None and task not in columns.TASKS:
+        raise wrong_option(place + ".task", task, "one of %s" % ", ".join(map(show, columns.TASKS)))
+    return {"name": name, "label": label, "task": task}
+
+
+def check_outputs(outputs: Optional[List[dict]], names: List[Optional[str]]) -> None:
+    """Hold the option ``outputs`` against a model.
+
+    Args:
+        outputs: What :func:`read_outputs` returned, or None.
+        names: What ``definition.outputs`` says.
+
+    Raises:
+        InvalidArgument: the option names what is no output, or does not name all.
+    """
+    known = [name for name in names if name is not None]
+    if outputs is None:
+        if known:
+            raise InvalidArgument(
+                "the model has several outputs, and nothing says which labels they are for",
+                "Its outputs are %s." % _listed(known),
+                'Set the option "outputs", such as {%s}, and leave label out.' % ", ".join('"%s": "column"' % name for name in known),
+            )
+        return
+    given = [output["name"] for output in outputs]
+    if not known:
+        if len(given) > 1:
+            raise InvalidArgument("the model has one output, option outputs names several", "They are %s." % _listed(given), "Name one.")
+        return
+    _check_names("outputs", given, known)
+    for name in known:
+        if name not in given:
+            hint = "Say what its label is."
+            raise InvalidArgument('option "outputs" leaves out "%s"' % name, "The model's outputs are %s." % _listed(known), hint)
+
+
+def settle(options: Any, label: Optional[str]) -> Optional[str]:
+    """Return the label of a call, None where there are several; a single one that the option ``outputs`` names becomes label and task.
+
+    Args:
+        options: Those of the call; changed.
+        label: The argument of that name.
+
+    Raises:
+        InvalidArgument: the call says the same in two ways.
+    """
+    if options.outputs is None:
+        return label
+    for what, given in (("argument label", label), ("option task", options.task)):
+        if given is not None:
+            hint = 'Leave it out; "outputs" takes {"label": …, "task": …} too.'
+            raise InvalidArgument("%s and option outputs exclude each other" % what, 'It is "%s".' % given, hint)
+    if options.several:
+        return None
+    (output,) = options.outputs
+    options.outputs, options.task = None, output["task"]
+    return output["label"]
+
+
+def _check_names(option: str, given: Sequence[str], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            message = 'option "%s" names "%s", which is no output of the model' % (option, name)
+            raise InvalidArgument(message, "Its outputs are %s." % _listed(list(known)), nearest(name, known))
+
+
+def by_output(names: Sequence[str], read: Callable[[str, Any], Any]) -> Callable[[str, Any], Dict[str, Any]]:
+    """Return what reads an option that goes by the names of several outputs.
+
+    Args:
+        names: Of the outputs.
+        read: Reads what the option says of one.
+    """
+
+    def read_each(option: str, value: Any) -> Dict[str, Any]:
+        if not isinstance(value, dict):
+            raise wrong_option(option, value, "an object by the names of the model's outputs, which are %s" % _listed(list(names)))
+        _check_names(option, list(value), names)
+        return {name: read("%s.%s" % (option, name), given) for name, given in value.items() if given is not None}
+
+    return read_each
+
+
+def read_loss(options: Any, value: Any) -> dict:
+    """Return a loss in Keras' full form, or by the names of outputs where there are several."""
+    if not options.several:
+        return compilation.check_loss(value)
+    return by_output([output["name"] for output in options.outputs], lambda _, loss: compilation.check_loss(loss))("loss", value)
 
 
 def features(inputs: Optional[List[dict]], given: List[str]) -> List[str]:

@@ -6,13 +6,13 @@ import contextlib
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from cerebro_udf import columns, refusals, stored
+from cerebro_udf.coordinator import ends, programs
 from cerebro_udf.coordinator import options as run_options
-from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator.load import Loader
 from cerebro_udf.coordinator.segments import LinkBroken, Segments, cells
 from cerebro_udf.coordinator.source import describe, filtered, has_weight, refuse_other_kinds
 from cerebro_udf.engines import engine_for
-from cerebro_udf.errors import BadData
+from cerebro_udf.errors import BadData, InvalidArgument, nearest
 from cerebro_udf.interrupts import Pulse
 
 _JUDGE = "select report::text, state from cerebro_internal.worker_judge($1, $2)"
@@ -24,7 +24,7 @@ Answers = List[Tuple[dict, Optional[bytes]]]
 def evaluate(plpy, gd: dict, run: str, source: str, options: dict) -> List[Line]:
     """Metrics of a trial's best epoch over all rows of a table: (metric, value), the loss first."""
     parsed = run_options.parse_evaluate(options, metrics=None)
-    with judging(plpy, gd, run, source, parsed, lambda record: parsed["metrics"]) as judge:
+    with judging(plpy, gd, run, source, parsed, lambda record: by_output(record, "metrics", parsed["metrics"])) as judge:
         (metrics,) = judge.metrics()
     ordered = sorted(metrics.items(), key=lambda item: (item[0] != "loss", item[0]))  # jsonb keeps no order
     return [line for name, value in ordered for line in _lines(name, value)]
@@ -35,6 +35,40 @@ def _lines(name: str, value: Any) -> List[Line]:
     if isinstance(value, list):
         return [line for number, item in enumerate(value) for line in _lines("%s[%d]" % (name, number), item)]
     return [(name, value)]
+
+
+def by_output(record: dict, option: str, given: Any) -> Any:
+    """What is asked for of the only output, or by the names of outputs where a run has several.
+
+    Raises:
+        InvalidArgument: it is in the other form, or names what is no output.
+    """
+    names = [label["output"] for label in record["encoders"]["labels"]]
+    if given is None or names == [None] and not isinstance(given, dict):
+        return given
+    if names == [None]:
+        raise InvalidArgument('option "%s" goes by outputs, run "%s" has one' % (option, record["name"]), None, "List what you want of it.")
+    return ends.by_output(names, lambda _, value: value)(option, given)
+
+
+def chosen(record: dict, output: Optional[str]) -> int:
+    """The number of the output that the option ``output`` names, which needs to be said where a run has several.
+
+    Raises:
+        InvalidArgument.
+    """
+    names = [label["output"] for label in record["encoders"]["labels"]]
+    if names == [None] and output is None:
+        return 0
+    if names == [None]:
+        raise InvalidArgument('run "%s" has one output' % record["name"], None, 'Leave the option "output" out.')
+    shown = ", ".join('"%s"' % name for name in names)
+    if output is None:
+        message = 'run "%s" has several outputs, and nothing says which one is meant' % record["name"]
+        raise InvalidArgument(message, "They are %s." % shown, 'Set the option "output", such as {"output": "%s"}.' % names[0])
+    if output not in names:
+        raise InvalidArgument('run "%s" has no output "%s"' % (record["name"], output), "It has %s." % shown, nearest(output, names))
+    return names.index(output)
 
 
 class Judge:
@@ -60,7 +94,7 @@ class Judge:
         self.record, self.encoders, self.shards = record, record["encoders"], len(segments.shards)
         self._plpy, self._segments, self._chunks, self._again = plpy, segments, chunks, again
         self._spec = {"run": key, "program": order["program"], "batch_size": order["batch_size"]}
-        self._predicted = False  # whether segments hold the predictions of their rows
+        self._predicted: Optional[dict] = None  # of what output segments hold the predictions of their rows
         self._repeated(lambda: self._assign(range(self.shards)))
 
     def ask(self, step: str, blobs: Sequence[bytes] = (), numbers: Optional[List[int]] = None, **spec: Any) -> Answers:
@@ -77,7 +111,7 @@ class Judge:
         """
         numbers = list(range(self.shards)) if numbers is None else numbers
         answers = self._repeated(lambda: self._asked(step, blobs, numbers, spec))
-        self._predicted = self._predicted or step == "predict"
+        self._predicted = spec if step == "predict" else self._predicted
         return answers
 
     def _asked(self, step: str, blobs: Sequence[bytes], numbers: Sequence[int], spec: Dict[str, Any]) -> Answers:
@@ -110,8 +144,8 @@ class Judge:
             self._again(number)
         self._segments.wait(lost)
         self._assign(lost)
-        if self._predicted:
-            self._asked("predict", (), lost, {})
+        if self._predicted is not None:
+            self._asked("predict", (), lost, self._predicted)
         return step()
 
     def metrics(self, **spec: Any) -> List[Dict[str, Any]]:
@@ -132,17 +166,19 @@ def judging(plpy, gd: dict, run: str, source: str, options: dict, metrics: Calla
     """
     _, record, chunks = stored.read(plpy, gd, run, options["trial"])
     fitted = run_options.Options.from_json(record["options"])
+    labels = [label["name"] for label in record["encoders"]["labels"]]
     known = {"author": record["owner"], "encoders": columns.sparse_of(record["encoders"]["features"])}
-    table = describe(plpy, source, record["features"], record["label"], **known)
+    table = describe(plpy, source, record["features"], labels, **known)
     if fitted.sample_weight is not None and has_weight(plpy, table, fitted.sample_weight, record["owner"]):
-        table = describe(plpy, source, record["features"], record["label"], weight=fitted.sample_weight, **known)
+        table = describe(plpy, source, record["features"], labels, weight=fitted.sample_weight, **known)
     table = filtered(plpy, table, options["filter"])
     encoders = record["encoders"]
     refuse_other_kinds(table, encoders)
     order = programs.stored(record)
     wanted = metrics(record)
     if wanted is not None:
-        programs.check_metrics(wanted, encoders)
+        for label in encoders["labels"]:
+            programs.check_metrics(fitted.of_output(wanted, label["output"]), encoders, label["output"])
         order["program"].update(metrics=wanted, weighted_metrics=None)
     engine = engine_for(plpy)
     segments = Segments(plpy, gd, Pulse(plpy), engine, engine.shards(table, options["segments"]))

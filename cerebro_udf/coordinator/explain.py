@@ -44,7 +44,8 @@ def explain_fit(plpy, gd: dict, *arguments: Any) -> List[Line]:
         loader = packed.loader(segments, call.table, options, call.run)
         stats = loader.load()
         encoders = loader.encoders(stats, call.start.weights)
-        programs.check_metrics(options.reported, encoders)
+        for label in encoders["labels"]:
+            programs.check_metrics(options.reported(label["output"]), encoders, label["output"])
         load_seconds = clock.lap()
         segments.start()
         start_seconds = clock.lap()

@@ -62,16 +62,17 @@ class Call:
 
 
 def check(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str], features: Optional[List[str]], options: dict) -> Call:
-    """Check the arguments of fit, before anything starts; a packed table knows label and features."""
+    """Check the arguments of fit, before anything starts; a packed table knows labels and features."""
     refuse_read_only(plpy, *TRAINING)
     engine = engine_for(plpy)
     table: Optional[Source] = packed.find(plpy, gd, engine, source)
     if table is None:
-        refuse_null(label, features)
+        refuse_null(label, features, options)
     start = begin(plpy, gd, model, options)
     if isinstance(table, packed.Packed):
         label, features, options = packed.adopt(plpy, table, label, features, options)
     parsed = run_options.parse(options, start.definition)
+    label = ends.settle(parsed, label)
     start.adopt(parsed, label)
     seeded = parsed.seed is not None
     if not seeded:
@@ -88,17 +89,19 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str
     if start.earlier is not None:
         refuse_other_kinds(table, start.earlier["encoders"])
     if parsed.class_weight is not None:
-        weights.refuse_other_tasks(table.label_spec(parsed.task))
+        for output in table.label_specs(parsed.labels(label)):
+            if parsed.of_output(parsed.class_weight, output["output"]) is not None:
+                weights.refuse_other_tasks(output)
     return Call(run, model, start, table, parsed, seeded, engine, sharded(plpy, engine, table, parsed, author))
 
 
-def refuse_null(label: Optional[str], features: Optional[List[str]]) -> None:
+def refuse_null(label: Optional[str], features: Optional[List[str]], options: dict) -> None:
     """Only a packed table knows label and features itself.
 
     Raises:
         NullArgument: there is no label, or there are no features.
     """
-    if label is None:
+    if label is None and options.get("outputs") is None:
         raise NullArgument("argument label is null or blank", None, "Give it a value.")
     if features is None:
         raise NullArgument("argument features is null", None, "List columns, or leave it out to use every column but the label.")
@@ -116,20 +119,23 @@ def described(plpy, source: str, features: Optional[List[str]], label: Optional[
     """
     criterion = validation.criterion(options.validation)
     named = ends.features(options.inputs, features)
+    labels = [output["label"] for output in options.labels(label)]
     table = describe(
-        plpy, source, named, label, weight=options.sample_weight, criterion=criterion, encoders=options.encoders, author=author
+        plpy, source, named, labels, weight=options.sample_weight, criterion=criterion, encoders=options.encoders, author=author
     )
     table = filtered(plpy, table, options.filter)
     ends.check_features(options.inputs, table.features)
-    columns.task_of(table.label_spec(options.task))
-    validation.check(options.validation, table.types, table.label_spec(options.task), table.weight, seeded)
+    specs = table.label_specs(options.labels(label))
+    for spec in specs:
+        columns.task_of(spec)
+    validation.check(options.validation, table.types, specs, table.weight, seeded)
     if isinstance(options.validation, dict) and isinstance(options.validation.get("from"), str):
         options.validation["from"] = moment(plpy, table.types[table.criterion], options.validation["from"])
     options.encoders, options.nulls = per_column.in_seconds(
         options.encoders, options.nulls, table.types, lambda type_, given: seconds(plpy, type_, given)
     )
-    per_column.check_encoders(options.encoders, table.types, table.features, table.label_spec(options.task))
-    others = [name for name in (table.label, table.weight, table.criterion) if name is not None]
+    per_column.check_encoders(options.encoders, table.types, table.features, specs)
+    others = [*table.labels, *(name for name in (table.weight, table.criterion) if name is not None)]
     per_column.check_nulls(options.nulls, table.feature_specs(options.encoders, options.nulls), others)
     options.augment = augment.check(options.augment, table.feature_specs(options.encoders, options.nulls))
     return table
@@ -142,7 +148,8 @@ def sharded(plpy, engine: Engine, table: Source, options: run_options.Options, a
     name = validation.table(options.validation)
     held = None
     if name is not None and ready is None:
-        held = describe_held(plpy, name, table, table.feature_specs(options.encoders, options.nulls), options.task, author)
+        labels = table.label_specs(options.labels(table.label))
+        held = describe_held(plpy, name, table, table.feature_specs(options.encoders, options.nulls), labels, author)
         options.validation = {"table": held.name}
     if plan is not None:
         for read in (table, held):  # whose functions would run as whoever resumes
@@ -226,8 +233,9 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: s
     author = record["owner"]
     if table is None:
         criterion = validation.criterion(parsed.validation)
+        labels = [output["label"] for output in parsed.labels(record["label"])]
         table = describe(
-            plpy, record["source"], record["features"], record["label"], weight=parsed.sample_weight, criterion=criterion,
+            plpy, record["source"], record["features"], labels, weight=parsed.sample_weight, criterion=criterion,
             encoders=parsed.encoders, author=author,
         )
         table = filtered(plpy, table, parsed.filter, author)
@@ -290,11 +298,12 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         rank = run_options.rank(options, any(held for _, held in rows))
         window = search.in_flight(options.search, len(rows)) if record["encoders"] is None else record["plan"]["in_flight"]
         if record["encoders"] is None:
-            untrained = refusals.untrained_classes(encoders["label"])
-            if untrained is not None:
-                plpy.notice(untrained)
-            programs.check_metrics(options.reported, encoders)
-            run_options.check_named(options, encoders["label"]["task"])
+            for label in encoders["labels"]:
+                untrained = refusals.untrained_classes(label)
+                if untrained is not None:
+                    plpy.notice(untrained)
+                programs.check_metrics(options.reported(label["output"]), encoders, label["output"])
+            run_options.check_named(options, [label["task"] for label in encoders["labels"]])
             plan = {"shards": [shard.plan() for shard in segments.shards], "stats": [_figures(s) for s in stats], "in_flight": window}
             ledger.ready(plan, encoders, rank, replaces=record["replaces"] is not None)
         scheduler = Scheduler([a for a, _ in rows], [b for _, b in rows], options.epochs, options.order, options.seed)

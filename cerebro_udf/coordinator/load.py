@@ -17,6 +17,7 @@ from cerebro_udf.coordinator.validation import Validation
 from cerebro_udf.coordinator.weights import by_class
 from cerebro_udf.errors import CerebroError, DataChanged, OutOfMemory
 from cerebro_udf.segment import state
+from cerebro_udf.wire import stratified
 
 _LOAD = "select cerebro_internal.worker_load($1)::text"
 _FEED = "select cerebro_internal.worker_feed($1, $2)::text"
@@ -45,9 +46,9 @@ class Loader:
     def __init__(self, segments: Segments, table: Source, options: Options, key: str, nulls: str,
                  validation: Validation, memory: Any, sample: Optional[float] = None):  # fmt: skip
         self.features = table.feature_specs(options.encoders, options.nulls)
-        self.label = table.label_spec(options.task, options.encoders)
+        self.labels = table.label_specs(options.labels(table.label), options.encoders)
         self._segments, self._key, self._memory, self._overflow = segments, key, memory, memory is not None
-        self._weight, self._criterion, self._class_weight = table.spec(table.weight), table.spec(table.criterion), options.class_weight
+        self._weight, self._criterion, self._options = table.spec(table.weight), table.spec(table.criterion), options
         self._held: Optional[List[List[dict]]] = None  # of each shard, the ranks that are held out, where rows are ranked
         self._inputs, self._augment, self._filter = options.inputs, options.augment, table.filter
         self.in_files = 0
@@ -108,7 +109,8 @@ class Loader:
 
         validation = self._settings["validation"]
         sizes = {label: [counts.get(label, 0) for counts in classes] for label in set().union(*classes)}
-        ordered = list(sizes) if "time" in validation else columns.in_order(self.label, list(sizes))
+        label = stratified(validation, self.labels)
+        ordered = list(sizes) if label is None else columns.in_order(self.labels[label], list(sizes))
         wanted = ranks.held_out(validation, {label: sum(counts) for label, counts in sizes.items()}, ordered)
         held = self._held = ranks.find(sizes, wanted, len(classes), ask, together="time" in validation)
         return self._segments.call(_SPLIT, lambda number: {"run": self._key, "held": held[number]})
@@ -116,7 +118,7 @@ class Loader:
     def _spec(self, number: int) -> dict:
         shard = self._segments.shards[number]
         return {
-            **self._place(number), **self._settings, "features": self.features, "label": self.label,
+            **self._place(number), **self._settings, "features": self.features, "labels": self.labels,
             "weight": self._weight, "criterion": self._criterion, "held": self._held and self._held[number],
             "held_reads": shard.held and [read.spec() for read in shard.held.reads], "dealt": shard.dealt,
         }  # fmt: skip
@@ -141,15 +143,17 @@ class Loader:
         """
         kept = state.unpack(b"".join(weights))[1].get("encoders") if weights else None
         encoders = self._made(stats, None if kept is None else json.loads(kept))
-        if self._class_weight is not None:
-            encoders["label"]["weights"] = by_class(self._class_weight, encoders["label"])
+        for label in encoders["labels"]:
+            weights_of_classes = self._options.of_output(self._options.class_weight, label["output"])
+            if weights_of_classes is not None:
+                label["weights"] = by_class(weights_of_classes, label)
         return encoders
 
     def _made(self, stats: List[dict], kept: Optional[dict]) -> dict:
         """Encoders without weights of classes; ``kept`` are those that came with the weights."""
         if kept is not None:
             return encoding.reuse(kept, stats, self._nulls, self._settings["validation"], self._augment)
-        return encoding.merge(self.features, self.label, stats, self._nulls, self._settings["validation"], self._inputs, self._augment)
+        return encoding.merge(self.features, self.labels, stats, self._nulls, self._settings["validation"], self._inputs, self._augment)
 
     def encode(self, encoders: dict, numbers: Optional[List[int]] = None) -> List[int]:
         """Turn what was read into arrays, with the merged statistics; gives the bytes of each segment's."""

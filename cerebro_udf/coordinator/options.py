@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from cerebro_udf import columns, compilation, optimizers, precision
+from cerebro_udf import definition as definitions
 from cerebro_udf.coordinator import augment, directions, ends, per_column, stopping, validation, weights
 from cerebro_udf.coordinator import search as searching
 from cerebro_udf.coordinator.space import ABSENT, Axis, wrong_option
@@ -25,7 +26,7 @@ MAX_LOCAL_WORKERS = 64
 MAX_REPEATS = 1000
 
 # Known, and not there yet.
-LATER = frozenset(["outputs", "strategy"])
+LATER = frozenset(["strategy"])
 
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(B|kB|MB|GB|TB)\s*\Z")
 _UNIT_BYTES = {"B": 1, "kB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
@@ -51,13 +52,15 @@ class Options:
         validation: See ``validation``.
         augment: Layers in full form by column, see ``augment``.
         inputs: ``[{"name", "features", "stack"}]``, see ``ends``; None: all features go to the only input.
+        outputs: ``[{"name", "label", "task"}]``, see ``ends``, of a model of several; loss, loss_weights, metrics, weighted_metrics and
+            class_weight go by these names then. None: there is one output.
     """
 
     epochs: int = 10
     batch_size: int = 32
     optimizer: dict = field(default_factory=lambda: compilation.check_optimizer("adam"))
     loss: Optional[dict] = None
-    metrics: Optional[List[Any]] = None
+    metrics: Any = None
     task: Optional[str] = None
     validation: validation.Validation = 0.2
     seed: Optional[int] = None
@@ -79,9 +82,11 @@ class Options:
     fuse: Optional[bool] = None
     class_weight: Any = None
     sample_weight: Optional[str] = None
-    weighted_metrics: Optional[List[Any]] = None
+    weighted_metrics: Any = None
     precision: str = "float32"
     inputs: Optional[List[dict]] = None
+    outputs: Optional[List[dict]] = None
+    loss_weights: Optional[Dict[str, float]] = None
     augment: Dict[str, List[dict]] = field(default_factory=dict)
     filter: Optional[str] = None
     sample: Optional[float] = None
@@ -92,9 +97,25 @@ class Options:
         return self.order != "fixed" if self.fuse is None else self.fuse
 
     @property
-    def reported(self) -> List[Any]:
-        """The metrics that are asked for, weighted ones too."""
-        return [*(self.metrics or []), *(self.weighted_metrics or [])]
+    def several(self) -> bool:
+        """Whether there are several outputs."""
+        return len(self.outputs or ()) > 1
+
+    def labels(self, label: Optional[str]) -> List[dict]:
+        """What each output is for, as ``outputs``; the name of a single one is None.
+
+        Args:
+            label: Of that.
+        """
+        return list(self.outputs) if self.several else [{"name": None, "label": label, "task": self.task}]
+
+    def of_output(self, option: Any, name: Optional[str]) -> Any:
+        """What an option that goes by outputs says of one of them, None if nothing."""
+        return (option or {}).get(name) if self.several else option
+
+    def reported(self, name: Optional[str]) -> List[Any]:
+        """The metrics that are asked for of an output, weighted ones too."""
+        return [metric for metrics in (self.metrics, self.weighted_metrics) for metric in self.of_output(metrics, name) or ()]
 
     def to_json(self) -> dict:
         return dataclasses.asdict(self)
@@ -115,24 +136,29 @@ def parse(options: Optional[dict], definition: dict) -> Options:
 
     Raises:
         InvalidArgument: an unknown key, a wrong type or range, a placeholder of the model without an axis.
-        NotSupported: an option that is planned; a model of several outputs.
+        NotSupported: an option that is planned; a model whose outputs cannot be told apart.
     """
-    parsed = Options(**_read(options, _READERS))
+    names = definitions.outputs(definition)
+    readers = _READERS if len(names) == 1 else {**_READERS, **{key: ends.by_output(names, _BY_OUTPUT[key]) for key in _BY_OUTPUT}}
+    parsed = Options(**_read(options, readers))
     ends.check(parsed.inputs, definition)
+    ends.check_outputs(parsed.outputs, names)
     for metrics in (parsed.metrics, parsed.weighted_metrics):
-        _refuse_equal_names(metrics or [])
+        for of_one in (metrics or {}).values() if parsed.several else [metrics]:
+            _refuse_equal_names(of_one or [])
+    _refuse_ambiguous(parsed)
     check_named(parsed, None)
     searching.check(parsed.search, definition, parsed)
     _refuse_plateau_of_schedule(parsed)
     return parsed
 
 
-def check_named(options: Options, task: Optional[str]) -> None:
+def check_named(options: Options, tasks: Optional[List[str]]) -> None:
     """Check that a run reports the metrics that ``rank_by`` and monitors name, and fill in their directions.
 
     Args:
         options: The run's.
-        task: See ``directions.reported``; checked again once it is known.
+        tasks: See ``directions.reported``; checked again once they are known.
 
     Raises:
         InvalidArgument.
@@ -140,7 +166,7 @@ def check_named(options: Options, task: Optional[str]) -> None:
     for key, named in (("rank_by", "metric"), ("early_stopping", "monitor"), ("reduce_on_plateau", "monitor")):
         given = getattr(options, key)
         if given is not None and given[named] is not None:
-            given["direction"] = directions.reported(options, key, given[named], given["direction"], task)
+            given["direction"] = directions.reported(options, key, given[named], given["direction"], tasks)
 
 
 def parse_init_from(options: Optional[dict]) -> Optional[Dict[str, Any]]:
@@ -159,7 +185,8 @@ def parse_evaluate(options: Optional[dict], **more: Any) -> Dict[str, Any]:
     defaults = {"trial": None, "segments": None, "nulls": "error", "memory": None, "filter": None, **more}
     parsed = {**defaults, **_read(options, {key: _JUDGING.get(key) or _READERS[key] for key in defaults})}
     if parsed.get("metrics") is not None:
-        _refuse_equal_names(parsed["metrics"])
+        for metrics in parsed["metrics"].values() if isinstance(parsed["metrics"], dict) else [parsed["metrics"]]:
+            _refuse_equal_names(metrics)
     return parsed
 
 
@@ -176,7 +203,7 @@ def parse_predict_table(options: Optional[dict]) -> Dict[str, Any]:
 
 
 # What decides how rows are split and encoded, and so what a packed table holds.
-SHAPING = ("task", "validation", "nulls", "encoders", "inputs", "sample_weight", "filter", "sample")
+SHAPING = ("task", "validation", "nulls", "encoders", "inputs", "outputs", "sample_weight", "filter", "sample")
 
 
 def shaping(options: dict) -> Dict[str, Any]:
@@ -310,6 +337,22 @@ def _metrics(key: str, value: Any) -> List[Any]:
     return [compilation.check_metric(metric) for metric in value]
 
 
+def _metrics_of_any(key: str, value: Any) -> Any:
+    """Metrics of the only output, or by the names of outputs, which are not known here."""
+    return ends.by_output(list(value), _metrics)(key, value) if isinstance(value, dict) else _metrics(key, value)
+
+
+def _loss_weights(key: str, value: Any) -> Dict[str, float]:
+    hint = "Leave it out."
+    raise InvalidArgument('option "%s" is for models of several outputs' % key, "The model has one, whose loss is all that counts.", hint)
+
+
+def _loss_weight(key: str, value: Any) -> float:
+    if not _is_number(value) or not 0 <= value <= 1e30:
+        raise wrong_option(key, value, "a number, 0 or more")
+    return float(value)
+
+
 def _rank_by(key: str, value: Any) -> Dict[str, str]:
     form = 'a metric such as "val_accuracy", or {"metric": "val_cost", "direction": "min"}'
     if isinstance(value, str):
@@ -373,6 +416,12 @@ def _metric(key: str, value: Any) -> Any:
     return value if value == "loss" else compilation.check_metric(value)
 
 
+def _output_name(key: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise wrong_option(key, value, "the name of one of the run's outputs")
+    return value
+
+
 def _columns(key: str, value: Any) -> List[str]:
     if not isinstance(value, list) or not all(isinstance(name, str) and name.strip() for name in value):
         raise wrong_option(key, value, 'a list of column names such as ["label", "taken_at"]')
@@ -409,16 +458,26 @@ _READERS: Dict[str, Callable[[str, Any], Any]] = {
     "precision": _choice(*precision.POLICIES),
     "fuse": _flag,
     "inputs": ends.read_inputs,
+    "outputs": ends.read_outputs,
+    "loss_weights": _loss_weights,
     "augment": augment.read,
     "filter": _filter,
     "sample": _sample,
 }
+
+# Of what goes by the names of outputs where there are several: what reads that of one.
+_BY_OUTPUT: Dict[str, Callable[[str, Any], Any]] = {
+    "loss": _READERS["loss"], "loss_weights": _loss_weight, "metrics": _metrics, "weighted_metrics": _metrics,
+    "class_weight": weights.read,
+}  # fmt: skip
 
 _JUDGING: Dict[str, Callable[[str, Any], Any]] = {
     "trial": _integer(0),
     "nulls": _choice("error", "skip"),
     "quantiles": _quantiles,
     "metric": _metric,
+    "metrics": _metrics_of_any,
+    "output": _output_name,
     "repeats": _integer(1, MAX_REPEATS),
 }
 
@@ -437,6 +496,15 @@ def _refuse_equal_names(metrics: List[Any]) -> None:
                 'Name one: {"AUC": {"name": "auc_pr", "curve": "PR"}}.',
             )
         seen.add(name)
+
+
+def _refuse_ambiguous(options: Options) -> None:
+    """Refuse outputs and metrics whose names together are those of others."""
+    names = [name for name, _ in directions.names(options, None)]
+    for name in names:
+        if names.count(name) > 1:
+            hint = 'Name a metric otherwise: {"AUC": {"name": "area"}}.'
+            raise InvalidArgument('two metrics of the run are named "%s"' % name, "Names are those of output and metric.", hint)
 
 
 def _refuse_plateau_of_schedule(options: Options) -> None:

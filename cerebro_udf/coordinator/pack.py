@@ -9,7 +9,7 @@ from typing import List, Optional
 
 from cerebro_udf import columns, faults, packs
 from cerebro_udf.catalog import refuse_read_only
-from cerebro_udf.coordinator import fit, packed, validation
+from cerebro_udf.coordinator import ends, fit, packed, validation
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import target as targets
 from cerebro_udf.coordinator.load import Loader
@@ -35,14 +35,17 @@ def pack(plpy, gd: dict, source: str, target: str, label: Optional[str], feature
         Rows packed.
     """
     started = time.monotonic()
-    fit.refuse_null(label, features)
+    fit.refuse_null(label, features, options)
     parsed, if_exists = run_options.parse_pack(options)
+    label = ends.settle(parsed, label)
     refuse_read_only(plpy, "store packed tables", None)
     found = targets.find(plpy, target, schema)
     engine = engine_for(plpy)
     if packed.find(plpy, gd, engine, source) is not None:
         raise InvalidArgument("table %s is packed already" % source, None, "Name the table that it was packed from.")
     given = {key: options[key] for key in run_options.SHAPING if options.get(key) is not None}
+    if not parsed.several:  # a single output is that of the label
+        given = {**{key: value for key, value in given.items() if key != "outputs"}, **({"task": parsed.task} if parsed.task else {})}
     seeded = parsed.seed is not None
     if not seeded:
         parsed.seed = random.SystemRandom().randrange(2**31)
@@ -104,10 +107,10 @@ def _oid(plpy, name: str) -> int:
 
 def _header(table: Source, options: Options, given: dict, loader: Loader, encoders: dict, tables: dict, known: dict,
             segments: List[str]) -> dict:  # fmt: skip
-    named = [*table.features, *(name for name in (table.label, table.weight) if name is not None)]
+    named = [*table.features, *table.labels, *([table.weight] if table.weight is not None else [])]
     return {
         "format": packs.FORMAT, "pack": uuid.uuid4().hex,
         "source": {"name": table.name, "tables": tables, "looked": known},
-        "features": loader.features, "label": loader.label, "types": {name: table.types[name] for name in named},
+        "features": loader.features, "labels": loader.labels, "types": {name: table.types[name] for name in named},
         "options": {**given, "seed": options.seed}, "encoders": encoders, "shards": segments,
     }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from cerebro_udf import expressions, packs
 from cerebro_udf.coordinator.load import Loader
@@ -55,8 +55,8 @@ class Packed(Source):
     def feature_specs(self, encoders: dict, nulls: Any) -> List[dict]:
         return self.header["features"]
 
-    def label_spec(self, task: Optional[str], encoders: Mapping[str, Any] = {}) -> Optional[dict]:
-        return self.header["label"]
+    def label_specs(self, outputs: Sequence[dict], encoders: Mapping[str, Any] = {}) -> List[dict]:
+        return self.header["labels"]
 
 
 def _alike(plpy, condition: str, *values: Any) -> List[Tuple[int, str]]:
@@ -73,7 +73,7 @@ def find(plpy, gd: dict, engine: Engine, source: str) -> Optional[Packed]:
     """
     if not _alike(plpy, "c.oid = $2::text::pg_catalog.regclass", source):
         return None
-    table = describe(plpy, source, None, None)
+    table = describe(plpy, source, None)
     segments = Segments(plpy, gd, Pulse(plpy), engine, engine.shards(table, 1))
     segments.connect()
     segments.check_policies()
@@ -101,7 +101,8 @@ def find(plpy, gd: dict, engine: Engine, source: str) -> Optional[Packed]:
     )
     header = headers[0]
     return Packed(
-        table.oid, table.name, table.kind, header["types"], [feature["name"] for feature in header["features"]], header["label"]["name"],
+        table.oid, table.name, table.kind, header["types"], [feature["name"] for feature in header["features"]],
+        tuple(label["name"] for label in header["labels"]),
         weight=header["options"].get("sample_weight"), header=header, shards=shards, condition=condition,
     )  # fmt: skip
 
@@ -121,7 +122,7 @@ def _condition(plpy, engine: Engine, segments: Segments, source: dict) -> packs.
     return packs.compare(source["tables"], source["looked"], dict(zip(servers, found)))
 
 
-def adopt(plpy, table: Packed, label: Optional[str], features: Optional[List[str]], given: dict) -> Tuple[str, List[str], dict]:
+def adopt(plpy, table: Packed, label: Optional[str], features: Optional[List[str]], given: dict) -> Tuple[Optional[str], List[str], dict]:
     """Let a packed table decide about all that it was packed with, and warn where its source has changed.
 
     Args:
@@ -150,7 +151,8 @@ def adopt(plpy, table: Packed, label: Optional[str], features: Optional[List[str
                 "Leave it out, since the table knows it; or pack its source anew, or name that, %s." % table.header["source"]["name"],
             )
     for what, given_now, texts in (
-        ("label", asked["label"], [table.label]), ("features", asked["features"], table.features),
+        ("label", asked["label"], [table.label]), ("outputs", asked.get("outputs"), table.labels if table.label is None else ()),
+        ("features", asked["features"], table.features),
         *((key, given.get(key), [stored.get(key)]) for key in ("sample_weight", "filter")),
     ):  # fmt: skip
         for text in texts if given_now is None else ():
@@ -195,7 +197,8 @@ class PackedLoader(Loader):
 
 
 def _mean_the_same(one: dict, other: dict) -> bool:
-    return one["features"] == other["features"] and one["label"].get("classes") == other["label"].get("classes")
+    classes = [[label.get("classes") for label in encoders["labels"]] for encoders in (one, other)]
+    return one["features"] == other["features"] and classes[0] == classes[1]
 
 
 def conditions(plpy, gd: dict, engine: Engine) -> List[Tuple[str, packs.Condition]]:

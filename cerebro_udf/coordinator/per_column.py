@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 
 from cerebro_udf import columns, sequences
 from cerebro_udf.coordinator.space import is_number, whole
@@ -170,14 +170,14 @@ def _number(place: str, value: Any, low: int, high: int) -> int:
     return number
 
 
-def check_encoders(encoders: Dict[str, Any], types: Dict[str, str], features: Iterable[str], label: Optional[dict] = None) -> None:
+def check_encoders(encoders: Dict[str, Any], types: Dict[str, str], features: Iterable[str], labels: Sequence[dict] = ()) -> None:
     """Hold the option ``encoders`` against the columns.
 
     Args:
         encoders: What :func:`read_encoders` returned.
         types: Of the columns.
         features: Their names.
-        label: Its specification; an array of quantities may have an encoder for numbers, which is the feature's if it is one too.
+        labels: Their specifications; an array of quantities may have an encoder for numbers, which is the feature's if it is one too.
 
     Raises:
         InvalidArgument: a column that is neither, whose type cannot have such an encoder, or that needs one.
@@ -191,17 +191,17 @@ def check_encoders(encoders: Dict[str, Any], types: Dict[str, str], features: It
                 "Set it in the option encoders: %s." % " or ".join('{"%s": {"%s": {…}}}' % (column, name) for name in needed),
             )
     for column, encoder in encoders.items():
-        labelled = label is not None and column == label["name"]
-        encoded = labelled and columns.encodes(label)
+        of_label = [label for label in labels if label["name"] == column]
+        encoded = any(map(columns.encodes, of_label))
         if column not in features and not encoded:
-            detail = "It is the label, and only an array for regression may have an encoder." if labelled else None
+            detail = "It is a label, and only an array for regression may have an encoder." if of_label else None
             raise InvalidArgument('option encoders names "%s", which is not a feature' % column, detail, nearest(column, features))
         fitting = columns.NUMBER_ENCODERS if encoded else columns.encoders_of(types[column])
         if columns.encoder_name(encoder) not in fitting:
             raise InvalidArgument(
                 'encoder "%s" does not fit column "%s"' % (columns.encoder_name(encoder), column),
                 "The column has type %s." % types[column],
-                "%sUse one of: %s." % ("It is the label. " if encoded else "", ", ".join(fitting)),
+                "%sUse one of: %s." % ("It is a label. " if encoded else "", ", ".join(fitting)),
             )
         if "tokens" in encoder and types[column].endswith("[]") and set(encoder["tokens"]) & {"standardize", "split"}:
             raise InvalidArgument(
@@ -285,7 +285,7 @@ def check_nulls(nulls: Any, features: List[dict], others: Iterable[str]) -> None
     Args:
         nulls: What :func:`read_nulls` returned.
         features: Their specifications, see ``Source.feature_specs``.
-        others: Names of the label and the columns of weights and of what is held out.
+        others: Names of the labels and the columns of weights and of what is held out.
 
     Raises:
         InvalidArgument: a column that is not read, or that what is asked for does not fit.
@@ -299,7 +299,7 @@ def check_nulls(nulls: Any, features: List[dict], others: Iterable[str]) -> None
         if column in others and isinstance(nulls[column], dict):
             raise InvalidArgument(
                 'option nulls cannot have a NULL of column "%s" stand for anything' % column,
-                "It is the label, weighs rows, or says which are held out.",
+                "It is a label, weighs rows, or says which are held out.",
                 'Set it to "skip" or "error".',
             )
     for feature in features:

@@ -24,6 +24,8 @@ from cerebro_udf.errors import (
 )
 from cerebro_udf.marks import Mark
 
+NAME_BYTES = 63  # of a column, at most
+
 _WORKER = "select cerebro_internal.worker_predict_table($1, $2)::text"
 
 # A unique constraint on just this key that is not checked at once: rows cannot be looked for by it.
@@ -54,7 +56,7 @@ def predict_table(plpy, gd: dict, run: str, source: str, target: str, key: List[
     found = targets.find(plpy, target, schema)
     _, record, chunks = stored.read(plpy, gd, run, parsed["trial"])
     carried, encoders = list(dict.fromkeys(key + parsed["columns"])), columns.sparse_of(record["encoders"]["features"])
-    table = describe(plpy, source, record["features"], None, carried, encoders=encoders, author=record["owner"])
+    table = describe(plpy, source, record["features"], (), carried, encoders=encoders, author=record["owner"])
     table = filtered(plpy, table, parsed["filter"])
     refuse_other_kinds(table, record["encoders"])
     targets.refuse(found, "predict_table", parsed["if_exists"], table, key)
@@ -90,19 +92,30 @@ def _refuse_unordered(plpy, table: Source, key: List[str]) -> None:
             ) from None
 
 
-def _columns(carried: Dict[str, str], label: dict, probabilities: bool, segment: Optional[str]) -> Dict[str, str]:
+def _columns(carried: Dict[str, str], labels: List[dict], probabilities: bool, segment: Optional[str]) -> Dict[str, str]:
     """The columns of the predictions: name to type, as SQL.
 
     Raises:
         InvalidArgument: a column that is carried along has the name of one of ours.
-        WrongColumnType, NotSupported: the run's label has a type that no label has; another member of its owner wrote it.
+        WrongColumnType, NotSupported: a label of the run has a type that no label has; another member of its owner wrote it.
     """
-    columns.task_of(label)
-    predicted = {"prediction": "double precision" + "[]" * label["type"].endswith("[]")}
-    if label["task"] != "regression":
-        predicted = {"prediction": columns.prediction_type(label["type"]), "probability": "real" + "[]" * (label["task"] == "multi_label")}
+    predicted: Dict[str, str] = {}
+    for label in labels:
+        columns.task_of(label)
+        prefix = "" if label["output"] is None else label["output"] + "_"
+        predicted[prefix + "prediction"] = columns.prediction_type(label["type"])
+        if label["task"] == "regression":
+            predicted[prefix + "prediction"] = "double precision" + "[]" * label["type"].endswith("[]")
+            continue
+        predicted[prefix + "probability"] = "real" + "[]" * (label["task"] == "multi_label")
         if probabilities:
-            predicted["probabilities"] = "jsonb"
+            predicted[prefix + "probabilities"] = "jsonb"
+    for name in predicted:
+        if len(name.encode()) > NAME_BYTES:
+            raise NotSupported(
+                'a column "%s" for the predictions of an output' % name, "PostgreSQL's names have %d bytes." % NAME_BYTES,
+                "Give the output of the model a shorter name, and train it again."
+            )
     if segment is not None:
         predicted[segment] = "text"
     for name in predicted:
@@ -132,7 +145,7 @@ class _Call:
         self._layout = self._engine.alike(table, shards, self._carried, appended)
         types = targets.types_of(plpy, table.oid)
         carried = {name: types[name] for name in self._carried}
-        self._columns = _columns(carried, encoders["label"], options["probabilities"], self._layout.column)
+        self._columns = _columns(carried, encoders["labels"], options["probabilities"], self._layout.column)
         if appended is not None:
             targets.refuse_other_columns(plpy, target, self._columns)
         mark = Mark("predict_table", table.name, target.qualified, "", 0, run, key)

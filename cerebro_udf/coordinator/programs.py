@@ -12,14 +12,15 @@ from cerebro_udf.coordinator import search
 from cerebro_udf.coordinator.options import Options
 
 
-def check_metrics(metrics: Optional[List[Any]], encoders: dict) -> None:
-    """Refuse metrics that make no sense for the label, before anything is built.
+def check_metrics(metrics: Optional[List[Any]], encoders: dict, output: Optional[str] = None) -> None:
+    """Refuse metrics that make no sense for an output's label, before anything is built.
 
     Raises:
         InvalidArgument.
     """
-    for metric in metrics or ():
-        metric_forms.check(metric, encoding.model_part(encoders)["outputs"][0], encoders["label"]["name"])
+    for part, label in zip(encoding.model_part(encoders)["outputs"], encoders["labels"]):
+        for metric in metrics if part["name"] == output and metrics else ():
+            metric_forms.check(metric, part, label["name"])
 
 
 def order(options: Options, params: Dict[str, Any], definition: dict, encoders: dict) -> dict:
@@ -37,6 +38,7 @@ def order(options: Options, params: Dict[str, Any], definition: dict, encoders: 
         "definition": definitions.bind(definition, {**settings["model_values"], **encoding.from_data(encoders)}),
         "optimizer": settings["optimizer"],
         "loss": settings["loss"],
+        "loss_weights": options.loss_weights,
         "metrics": settings["metrics"],
         "weighted_metrics": options.weighted_metrics,
         "precision": options.precision,

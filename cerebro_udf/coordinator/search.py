@@ -12,7 +12,7 @@ from typing import Any, Dict, Optional
 
 from cerebro_udf import compilation, placeholders
 from cerebro_udf import definition as definitions
-from cerebro_udf.coordinator import pruners
+from cerebro_udf.coordinator import ends, pruners
 from cerebro_udf.coordinator.space import ABSENT, Axis, Choices, Space, is_number, parse, whole, wrong
 from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
 
@@ -104,11 +104,16 @@ def resolve(options: Any, params: Dict[str, Any]) -> Dict[str, Any]:
     return {
         "batch_size": int(params.get("batch_size", options.batch_size)),
         "optimizer": optimizer,
-        "loss": compilation.check_loss(params["loss"]) if params.get("loss") is not None else options.loss,
+        "loss": options.loss if params.get("loss") is None else _loss(options, params["loss"]),
         "metrics": options.metrics,
         "learning_rate": None if isinstance(rate, dict) else float(rate),
         "model_values": {axis: value for axis, value in params.items() if not _is_option(axis)},
     }
+
+
+def _loss(options: Any, value: Any) -> dict:
+    loss = ends.read_loss(options, value)
+    return {**(options.loss or {}), **loss} if options.several else loss
 
 
 def in_flight(search: Optional[dict], segments: int) -> Optional[int]:
@@ -212,7 +217,7 @@ def _check_value(axis: Axis, value: Any, space: Space, definition: dict, options
                 "a batch size must be a whole number from 1", "It is %r." % (value,), "Try 32."
             )
     elif name == "loss":
-        compilation.check_loss(value)
+        ends.read_loss(options, value)
     elif name == "optimizer":
         compilation.check_optimizer(value)
     elif name == "learning_rate":

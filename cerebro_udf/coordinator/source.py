@@ -99,11 +99,11 @@ class Source:
     kind: str  # pg_class.relkind
     types: Dict[str, str]  # of columns and expressions, without modifiers; domains as their base type, enums as ``enum``
     features: List[str]
-    label: Optional[str]
+    labels: Tuple[str, ...]  # of each output, in the order of their names
     carried: Sequence[str] = ()  # further columns, of any type
     weight: Optional[str] = None  # what weighs rows
     criterion: Optional[str] = None  # the column by which rows are held out; it may be a feature too
-    label_values: Sequence[str] = ()  # of a label that is an enum, in the order of its declaration
+    label_values: Dict[str, Sequence[str]] = field(default_factory=dict)  # of labels that are enums, in the order of their declaration
     expressions: Dict[str, Tuple[str, ...]] = field(default_factory=dict)  # those that are no columns, and the columns they mention
     declared: Dict[str, Optional[str]] = field(default_factory=dict)  # type of each column as SQL, if it is one that every server has
     readable: FrozenSet[str] = frozenset()  # columns
@@ -113,7 +113,7 @@ class Source:
     @property
     def columns(self) -> List[str]:
         """What is read of the table; expressions are made of it."""
-        texts = [*self.features, self.label, self.weight, self.criterion, self.filter]
+        texts = [*self.features, *self.labels, self.weight, self.criterion, self.filter]
         named = [column for text in texts if text is not None for column in self.expressions.get(text, [text])]
         return list(dict.fromkeys([*named, *self.carried, *self.values]))
 
@@ -136,36 +136,43 @@ class Source:
             specs.append({**spec, "nulls": policy} if isinstance(policy, dict) else spec)
         return specs
 
-    def label_spec(self, task: Optional[str], encoders: Mapping[str, Any] = {}) -> Optional[dict]:
-        if self.label is None:
-            return None
-        spec = {"name": self.label, "type": self.types[self.label], "task": task}
-        if self.label in encoders and columns.encodes(spec):
-            spec["encoder"] = encoders[self.label]
-        return {**spec, "values": list(self.label_values)} if self.label_values else spec
+    @property
+    def label(self) -> Optional[str]:
+        """The label of a single output, None where there are several."""
+        return self.labels[0] if len(self.labels) == 1 else None
+
+    def label_specs(self, outputs: Sequence[dict], encoders: Mapping[str, Any] = {}) -> List[dict]:
+        """Column specifications of the labels; ``outputs`` as ``Options.labels`` gives them."""
+        specs = []
+        for output, label in zip(outputs, self.labels):
+            spec = {"name": label, "output": output["name"], "type": self.types[label], "task": output["task"]}
+            if label in encoders and columns.encodes(spec):
+                spec["encoder"] = encoders[label]
+            specs.append({**spec, "values": list(self.label_values[label])} if self.label_values.get(label) else spec)
+        return specs
 
     def spec(self, name: Optional[str]) -> Optional[dict]:
         """Specification of a column that is read for one thing alone."""
         return None if name is None else {"name": name, "type": self.types[name]}
 
 
-def describe(plpy, source: str, features: Optional[List[str]], label: Optional[str], carried: Sequence[str] = (),
+def describe(plpy, source: str, features: Optional[List[str]], labels: Sequence[str] = (), carried: Sequence[str] = (),
              weight: Optional[str] = None, criterion: Optional[Tuple[str, str]] = None,
              encoders: Mapping[str, Any] = {}, author: Optional[str] = None) -> Source:  # fmt: skip
     """Check a relation, its columns and what is made of them, before anything starts.
 
-    Features, label and weight are names of columns, else expressions over a row.
+    Features, labels and weight are names of columns, else expressions over a row.
 
     Args:
         plpy: PL/Python's module.
         source: A regclass as text, qualified where the search path is pg_catalog alone.
-        features: ``["*"]`` stands for every usable column but label, weight and criterion; None reads none.
-        label: None when no label is read.
+        features: ``["*"]`` stands for every usable column but labels, weight and criterion; None reads none.
+        labels: Of each output; none when no label is read.
         carried: Names of further columns, which may have any type.
         weight: What weighs rows, or None.
         criterion: What the column is called by which rows are held out, for the error, and its name; or None.
         encoders: The option of that name: a column that is not usable without one is with it; and what it names of further columns.
-        author: Who wrote features, label and weight; None: the caller.
+        author: Who wrote features, labels and weight; None: the caller.
 
     Raises:
         TableNotFound, ColumnNotFound, WrongColumnType, NoPrivilege, NotSupported, NotReady, InvalidArgument; CerebroError of an
@@ -179,24 +186,26 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
             "permission denied for table %s" % relation["name"], None, "Ask its owner: GRANT SELECT ON %s TO …;" % relation["name"]
         )
     table = Source(
-        relation["oid"], relation["name"], relation["relkind"], {row["name"]: row["type"] for row in rows}, [], label, carried, weight,
+        relation["oid"], relation["name"], relation["relkind"], {row["name"]: row["type"] for row in rows}, [], tuple(labels), carried,
+        weight,
         declared={row["name"]: row["declared"] for row in rows}, readable=readable,
     )  # fmt: skip
     values = {row["name"]: row["values"] for row in rows}
     names, beside = list(table.types), columns.values_of(encoders)
     for name in beside:
-        _check_values(name, table.types, relation["name"], [*(features or []), label])
-    for text, what in ((label, "label"), (weight, "sample_weight")):
+        _check_values(name, table.types, relation["name"], [*(features or []), *labels])
+    for text, what in [*((label, "label") for label in labels), (weight, "sample_weight")]:
         found = None if text is None else _resolve(plpy, table, text, what, author)
         if found is not None:
             values[text] = found
     if weight is not None:
-        _check_weight(weight, table.types, label)
+        _check_weight(weight, table.types, labels)
     what, divides = criterion or ("", None)
     if divides is not None:
         _column(divides, table.types, table.name, what)
     if features == ["*"]:
-        others = {name for name in names if columns.kind(table.types[name], encoders.get(name)) is None} | {label, weight, divides, *beside}
+        others = {name for name in names if columns.kind(table.types[name], encoders.get(name)) is None}
+        others |= {*labels, weight, divides, *beside}
         features = [name for name in names if name in readable and name not in others]
     for position, name in enumerate(features or []):
         if name is None or not name.strip():
@@ -205,9 +214,9 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
             )
         if name in features[:position]:
             raise InvalidArgument('feature "%s" is listed twice' % name, None, "List each column once.")
-        if name == label and not table.types[label].endswith("[]"):
+        if name in labels and not table.types[name].endswith("[]"):
             raise InvalidArgument(
-                'label "%s" is among the features' % label,
+                'label "%s" is among the features' % name,
                 "A model that sees its answer learns nothing.",
                 "Take it off the features; the label of an autoencoder is an array.",
             )
@@ -227,11 +236,12 @@ def describe(plpy, source: str, features: Optional[List[str]], label: Optional[s
             )
     if features == []:
         raise InvalidArgument("there is no feature", None, "List at least one column of %s." % relation["name"])
-    if label is not None:
+    for label in labels:
         columns.task_of({"name": label, "type": table.types[label]})
     for name in carried:
         _column(name, table.types, relation["name"], "column to be carried along")
-    table = replace(table, features=list(features or []), criterion=divides, label_values=values.get(label, ()), values=beside)
+    of_labels = {label: values.get(label, ()) for label in labels}
+    table = replace(table, features=list(features or []), criterion=divides, label_values=of_labels, values=beside)
     _refuse_unreadable(table)
     if plpy.execute(plpy.prepare(_CHANGED, ["int8"]), [relation["oid"]]).nrows():
         raise NotReady(
@@ -294,15 +304,14 @@ def _refuse_unreadable(table: Source) -> None:
             )
 
 
-def describe_held(plpy, name: str, table: Source, features: List[dict], task: Optional[str], author: Optional[str]) -> Source:
+def describe_held(plpy, name: str, table: Source, features: List[dict], labels: List[dict], author: Optional[str]) -> Source:
     """Check a table whose rows are for validation: it has the columns that a run reads from its source.
 
     Args:
         plpy: PL/Python's module.
         name: Qualified, as text.
         table: The source.
-        features: Their specifications.
-        task: As asked for.
+        features, labels: Their specifications.
         author: Who wrote what is read of it; None: the caller.
 
     Raises:
@@ -310,7 +319,7 @@ def describe_held(plpy, name: str, table: Source, features: List[dict], task: Op
     """
     try:
         encoders = columns.sparse_of(features)
-        held = describe(plpy, name, table.features, table.label, weight=table.weight, author=author, encoders=encoders)
+        held = describe(plpy, name, table.features, table.labels, weight=table.weight, author=author, encoders=encoders)
     except plpy.SPIError as error:
         if error.sqlstate not in ("42P01", "3F000", "42602", "42601"):
             raise
@@ -323,16 +332,17 @@ def describe_held(plpy, name: str, table: Source, features: List[dict], task: Op
             "Name another table, or a fraction of this one.",
         )
     refuse_other_kinds(held, {"features": features})
-    meanings = [
-        (columns.label_kind({"name": table.label, "type": type_, "task": task}), columns.of(type_).quantity, columns.of(type_).spelling)
-        for type_ in (held.types[table.label], table.types[table.label])
-    ]
-    if meanings[0] != meanings[1]:
-        raise WrongColumnType(
-            'label "%s" of table %s is of another kind than that of the source' % (table.label, held.name),
-            "It is of type %s, that of the source of type %s." % (held.types[table.label], table.types[table.label]),
-            "Cast it in a table of its own, or name another table.",
-        )
+    for label in labels:
+        types = held.types[label["name"]], label["type"]
+        meanings = [
+            (columns.label_kind({**label, "type": type_}), columns.of(type_).quantity, columns.of(type_).spelling) for type_ in types
+        ]
+        if meanings[0] != meanings[1]:
+            raise WrongColumnType(
+                'label "%s" of table %s is of another kind than that of the source' % (label["name"], held.name),
+                "It is of type %s, that of the source of type %s." % types,
+                "Cast it in a table of its own, or name another table.",
+            )
     return held
 
 
@@ -431,8 +441,8 @@ def _check_values(name: str, types: Dict[str, str], relation: str, read: Sequenc
         )
 
 
-def _check_weight(name: str, types: Dict[str, str], label: Optional[str]) -> None:
-    if name == label:
+def _check_weight(name: str, types: Dict[str, str], labels: Sequence[str]) -> None:
+    if name in labels:
         raise InvalidArgument(
             'sample_weight "%s" is the label' % name, "Rows would count by their own answer.", "Name another column."
         )

@@ -53,7 +53,7 @@ class Start:
             )
         return given
 
-    def adopt(self, options: Options, label: str) -> None:
+    def adopt(self, options: Options, label: Optional[str]) -> None:
         """Let an earlier run decide about the options that say how rows are encoded, and name it in ``init_from``.
 
         Raises:
@@ -63,11 +63,16 @@ class Start:
             return
         options.init_from = {"run": self.earlier["name"], "trial": self.trial}
         encoders, inputs = self.earlier["options"]["encoders"], self.earlier["options"]["inputs"]
-        task = self.earlier["encoders"]["label"]["task"]
+        earlier = [{"name": one["output"], "label": one["name"], "task": one["task"]} for one in self.earlier["encoders"]["labels"]]
+        task, outputs = (earlier[0]["task"], None) if len(earlier) == 1 else (None, earlier)
+        if options.outputs is not None and outputs is not None:
+            tasks = {one["name"]: one["task"] for one in outputs}
+            options.outputs = [{**one, "task": one["task"] or tasks.get(one["name"])} for one in options.outputs]
         for key, given, kept in (
             ("encoders", options.encoders or encoders, encoders),
             ("inputs", options.inputs or inputs, inputs),
             ("task", options.task or task, task),
+            ("outputs", options.outputs or outputs, outputs),
             ("label", label, self.earlier["label"]),
         ):
             if given != kept:
@@ -76,7 +81,7 @@ class Start:
                     "It was %s; rows are encoded as they were for that run." % json.dumps(kept),
                     "Leave it as it was, or leave option init_from out.",
                 )
-        options.encoders, options.inputs, options.task = encoders, inputs, task
+        options.encoders, options.inputs, options.task, options.outputs = encoders, inputs, task, outputs
         kept = self.earlier["options"].get("nulls", "error")
         if isinstance(kept, dict) or isinstance(options.nulls, dict):
             if options.nulls not in ("error", kept):

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
 from cerebro_udf import columns
 from cerebro_udf.coordinator.per_column import wrong
@@ -57,7 +57,8 @@ def _part(place: str, key: str, item: Any, given: Dict[str, Any]) -> Any:
         fits, form = is_number(item) and 0 < item < 1, "a fraction of the rows, above 0 and below 1"
         item = float(item) if fits else item
     elif key == "stratify":
-        fits, form = item is True, "true or false"
+        fits = item is True or (isinstance(item, str) and bool(item.strip()))
+        form = "true or false, or the name of the output of whose classes equal shares are held out"
     elif key == "from":
         fits, form = isinstance(item, str) or is_number(item), 'a number, or a date or time such as "2026-01-01"'
     else:
@@ -84,13 +85,13 @@ def table(validation: Validation) -> Optional[str]:
     return validation.get("table") if isinstance(validation, dict) else None
 
 
-def check(validation: Validation, types: Dict[str, str], label: dict, weight: Optional[str], seeded: bool) -> None:
+def check(validation: Validation, types: Dict[str, str], labels: Sequence[dict], weight: Optional[str], seeded: bool) -> None:
     """Hold the option against the columns.
 
     Args:
         validation: What :func:`read` returned; the column that it names exists.
         types: Of the columns.
-        label: Its specification, with the task that was asked for.
+        labels: Their specifications, with the tasks that were asked for.
         weight: The column that weighs rows, or None.
         seeded: Whether the caller has given a seed.
 
@@ -101,19 +102,14 @@ def check(validation: Validation, types: Dict[str, str], label: dict, weight: Op
         return
     for key in VALIDATION_COLUMNS:
         if key in validation:
-            _check_column(key, validation[key], types, label["name"], weight)
+            _check_column(key, validation[key], types, [label["name"] for label in labels], weight)
     if "from" in validation:
         number, given = _quantity(types[validation["time"]]) == "number", validation["from"]
         if number == isinstance(given, str):
             form = "a number" if number else 'a date or time, such as "2026-01-01"'
             raise wrong("validation.from", given, form + ', as column "%s" holds them' % validation["time"])
-    if "stratify" in validation and columns.task_of(label) != columns.CLASSIFICATION:
-        otherwise = columns.OTHERWISE[columns.task_of(label)]
-        raise InvalidArgument(
-            'option "validation.stratify" is for classification, label "%s" %s' % (label["name"], otherwise),
-            "Its type is %s." % label["type"],
-            'Leave stratify out, or set the option "task" to "classification" if it holds classes.',
-        )
+    if "stratify" in validation:
+        _check_stratified(validation["stratify"], labels)
     if "folds" in validation and not seeded:
         raise InvalidArgument(
             'option "validation" makes folds without a seed',
@@ -122,8 +118,26 @@ def check(validation: Validation, types: Dict[str, str], label: dict, weight: Op
         )
 
 
-def _check_column(key: str, name: str, types: Dict[str, str], label: str, weight: Optional[str]) -> None:
-    for other, what in ((label, "label"), (weight, "sample_weight")):
+def _check_stratified(given: Any, labels: Sequence[dict]) -> None:
+    names = [label["output"] for label in labels]
+    if (given is True) != (names == [None]) or (given is not True and given not in names):
+        outputs = [label["output"] for label in labels if columns.task_of(label) == columns.CLASSIFICATION]
+        form = "true or false" if names == [None] else "the name of an output that classifies: %s" % (
+            ", ".join('"%s"' % name for name in outputs) or "this model has none"
+        )  # fmt: skip
+        raise wrong("validation.stratify", given, form)
+    label = labels[0 if given is True else names.index(given)]
+    task = columns.task_of(label)
+    if task != columns.CLASSIFICATION:
+        raise InvalidArgument(
+            'option "validation.stratify" is for classification, label "%s" %s' % (label["name"], columns.OTHERWISE[task]),
+            "Its type is %s." % label["type"],
+            'Leave stratify out, or set the option "task" to "classification" if it holds classes.',
+        )
+
+
+def _check_column(key: str, name: str, types: Dict[str, str], labels: Sequence[str], weight: Optional[str]) -> None:
+    for other, what in [*((label, "label") for label in labels), (weight, "sample_weight")]:
         if name == other:
             raise InvalidArgument('option "validation.%s" names the %s' % (key, what), "It is %s." % name, "Name another column.")
     type_ = types[name]

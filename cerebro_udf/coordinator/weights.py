@@ -56,7 +56,7 @@ def by_class(given: Union[str, Dict[str, float]], label: dict) -> List[float]:
 
     Args:
         given: What :func:`read` returned.
-        label: ``encoders["label"]``: its ``classes`` and, in their order, ``counts`` of training rows.
+        label: One of ``encoders["labels"]``: its ``classes`` and, in their order, ``counts`` of training rows.
 
     Raises:
         InvalidArgument: a value that is no class.

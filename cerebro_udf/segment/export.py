@@ -34,7 +34,8 @@ def archive(encoders: dict, program: dict, blob: bytes, about: Dict[str, Any], p
     images uint8 (rows, *shape), categories (rows, 1) of strings, or of
     int64 or bool where their column has integers or booleans; sequences and arrays of tokens of any length, sparse rows as indices
     int64 and values float64 of any length. Its output is float32 (rows, 1) for regression or of the label's shape, else the
-    probabilities (rows, classes) in the order of ``classes``, or for multi_label of the label's shape.
+    probabilities (rows, classes) in the order of ``classes``, or for multi_label of the label's shape; several outputs are in a list or a
+    dictionary, as the model has them.
 
     Args:
         encoders, program, blob: As for ``predict.Predictor``.
@@ -48,25 +49,21 @@ def archive(encoders: dict, program: dict, blob: bytes, about: Dict[str, Any], p
     """
     refuse_large(len(blob))
     try:
-        _, output = network.build(program, seed=0)
+        _, kinds = network.build(program, seed=0)
         model = network.bare(program, seed=0)
     except TrialFailed as error:
         raise InvalidArgument("the model cannot be built", "%s." % error, "Name another trial.") from None
     serving.assign(model, blob, pulse)
     body = [model.name] + ([network.body_of(model, program).name] if network.has_head(encoding.model_part(encoders)) else [])
     inputs, names = _inputs(encoders)
-    y = keras.ops.cast(model(_encoded(encoders, {column: inputs[name] for column, name in names.items()}, pulse)), "float32")
-    classes, affine = encoders["label"].get("classes"), encoding.affine(encoders["label"])
-    if affine is not None:
-        shift, scale = affine
-        y = keras.ops.cast(keras.layers.Rescaling(scale.tolist(), shift.tolist(), dtype="float64")(y), "float32")
-    if encoders["label"]["task"] == "multi_label":
-        y = keras.layers.Activation("sigmoid")(y) if output == "logit" else y
-    elif classes:
-        y = _probabilities(y, output, len(classes))
-    whole = keras.Model(inputs, y, name=re.sub(r"[^A-Za-z0-9_.-]", "_", "cerebro_%s" % about["run"]))
+    x = _encoded(encoders, {column: inputs[name] for column, name in names.items()}, pulse)
+    given = network.outputs_of(model, encoding.model_part(encoders), model(x))
+    said = [_said(keras.ops.cast(y, "float32"), kind, label) for y, kind, label in zip(given, kinds, encoders["labels"])]
+    outputs = said[0] if len(said) == 1 else network.arranged(model, program, said)
+    whole = keras.Model(inputs, outputs, name=re.sub(r"[^A-Za-z0-9_.-]", "_", "cerebro_%s" % about["run"]))
+    labels = [{"name": label["output"], "label": label["name"], "classes": label.get("classes")} for label in encoders["labels"]]
     about = {
-        **about, "classes": classes, "label": encoders["label"]["name"], "model": body,
+        **about, "model": body, **({key: labels[0][key] for key in ("label", "classes")} if len(labels) == 1 else {"outputs": labels}),
         "features": [
             {"name": f["name"], "input": names[f["name"]], "type": f["type"], "null": _null(f)} for f in encoders["features"]
         ],
@@ -324,12 +321,23 @@ def _looked_up(feature: dict, x: Any) -> Any:
     return keras.ops.where(keras.ops.equal(code, len(vocabulary)), known.index(value) + 1 if value in known else 0, code)
 
 
-def _probabilities(y: Any, output: str, classes: int) -> Any:
+def _said(y: Any, kind: str, label: dict) -> Any:
+    """What ``predict`` says of one output; ``kind`` as of ``network.build``."""
+    affine = encoding.affine(label)
+    if affine is not None:
+        shift, scale = affine
+        return keras.ops.cast(keras.layers.Rescaling(scale.tolist(), shift.tolist(), dtype="float64")(y), "float32")
+    if label["task"] == "multi_label":
+        return keras.layers.Activation("sigmoid")(y) if kind == "logit" else y
+    return _probabilities(y, kind, len(label["classes"])) if label["task"] == "classification" else y
+
+
+def _probabilities(y: Any, kind: str, classes: int) -> Any:
     single = y.shape[-1] == 1
-    if output == "logit":
+    if kind == "logit":
         y = keras.layers.Activation("sigmoid" if single else "softmax")(y)
     if single:
-        return keras.layers.Concatenate(name="probabilities")([1 - y, y])
+        return keras.layers.Concatenate()([1 - y, y])
     return y[:, :classes] if y.shape[-1] > classes else y
 
 

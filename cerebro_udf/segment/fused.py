@@ -54,7 +54,7 @@ class FusedProgram(Program):
         if needed > min(STACK_BYTES, memory.available() // 4):  # stacks, gradients, and what an update makes in between
             raise TrialFailed("stacks of %d states take %.1f GB" % (size, needed / 1e9))
         self.size = size
-        self.signature, self.part, self._about = program.signature, program.part, program._about
+        self.signature, self.part, self._about, self._order = program.signature, program.part, program._about, program._order
         self._single = program
         self.width = size * program.width
         self._expected = program._expected
@@ -185,7 +185,7 @@ class _Members:
             with self._scope(held) as scope, self._dropout.member(element[2]):
                 predicted = model(inputs, **keywords)
                 loss = model._compute_loss(x=inputs, y=y, y_pred=predicted, sample_weight=weight, training=training)
-                model._loss_tracker.update_state(loss, sample_weight=tf.shape(y)[0])
+                model._loss_tracker.update_state(loss, sample_weight=tf.shape(tf.nest.flatten(y)[0])[0])
                 model.compute_metrics(inputs, y, predicted, sample_weight=weight)
             return loss, self._changed(scope, held)
 

@@ -28,7 +28,9 @@ class _Judged:
     def __init__(self, program: Any, arrays: Dict[str, Any]):
         self.program = program
         self.arrays = {name: network.rows(array) for name, array in arrays.items()}
-        self.outputs: Optional[np.ndarray] = None  # probabilities float32 (n, classes), or values float32 (n,)
+        self.outputs: Optional[np.ndarray] = None  # of one output: probabilities float32 (n, classes), or values float32 (n,)
+        self.output: dict = {}  # that one, of the program's part
+        self.label = ""  # the tensor with its label
 
 
 def step(session: Any, spec: dict, blobs: List[bytes], program: Any, pulse: Callable[[], None]) -> Answer:
@@ -135,12 +137,16 @@ def _summarize(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answer
 
 
 def _predict(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answer:
-    """Predict all rows and keep the outputs here; of classes, count the pairs ``[actual, predicted, rows]``.
+    """Predict all rows and keep what one output says here; of classes, count the pairs ``[actual, predicted, rows]``.
 
-    A predicted class is None where the model gives NaN.
+    A predicted class is None where the model gives NaN. ``spec``: ``output``, its number.
     """
-    rows, label = len(judged.arrays["label"]), judged.arrays["label"]
-    (output,) = judged.program.part["outputs"]
+    part, number = judged.program.part, spec["output"]
+    if number >= len(part["outputs"]):
+        raise InvalidArgument("there is no such output", None, "Call cerebro.evaluate, which asks workers for what there is.")
+    output = judged.output = part["outputs"][number]
+    judged.label = encoders.label_names(part)[number]
+    rows, label = len(judged.arrays["label"]), judged.arrays[judged.label]
     columns = output["classes"] or math.prod(output.get("shape", ()))
     if 4 * rows * columns > memory.available():
         raise OutOfMemory(
@@ -148,9 +154,7 @@ def _predict(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answer:
             "%d rows of %d values take %.1f GB, %.1f GB are available." % (rows, columns, 4e-9 * rows * columns, memory.available() / 1e9),
             "Judge fewer rows, or spread the table over more segments.",
         )
-    outputs = judged.outputs = predict.answering(judged.program.model, judged.program.output, judged.program.part)(
-        judged.arrays, pulse
-    )
+    outputs = judged.outputs = predict.answering(judged.program.model, judged.program.outputs, part)(judged.arrays, pulse)[number]
     if output["task"] != "classification":
         return {"rows": rows, "nan": int(np.isnan(outputs).sum())}, None
     predicted = np.where(np.isnan(outputs).any(axis=1), columns, outputs.argmax(axis=1))
@@ -161,17 +165,17 @@ def _predict(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answer:
 
 
 def _refuse_unpredicted(judged: _Judged, task: str) -> None:
-    if judged.program.part["outputs"][0]["task"] != task:
-        raise InvalidArgument("the model is of another task", "It is not for %s." % task, "Call cerebro.evaluate.")
     if judged.outputs is None:
         raise NotReady("this session has not predicted its rows", hint="Have it predict them first.")
+    if judged.output["task"] != task:
+        raise InvalidArgument("the model is of another task", "It is not for %s." % task, "Call cerebro.evaluate.")
 
 
 def _classes(judged: _Judged, pulse) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
     """Give, for each class, the sorted scores of its rows and of all others."""
     _refuse_unpredicted(judged, "classification")
     known = ~np.isnan(judged.outputs).any(axis=1)
-    outputs, label = judged.outputs[known], judged.arrays["label"][known]
+    outputs, label = judged.outputs[known], judged.arrays[judged.label][known]
     for number in range(outputs.shape[1]):
         pulse()
         scores = outputs[:, number]
@@ -211,7 +215,7 @@ def _ranks(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answer:
     halves of which to count by the lower one. Counts are ``{number: rows}`` or ``{upper: {lower: rows}}``.
     """
     _refuse_unpredicted(judged, "regression")
-    residuals = (judged.arrays["label"] - judged.outputs)[~np.isnan(judged.outputs)]
+    residuals = (judged.arrays[judged.label] - judged.outputs)[~np.isnan(judged.outputs)]
     counts = []
     for values, uppers in zip((residuals, np.abs(residuals)), spec["halves"]):
         pulse()
@@ -242,6 +246,7 @@ _TAKES = {
     "accumulate": specs.fields(
         shard=specs.whole(), feature=specs.maybe(_FEATURE), repeats=specs.maybe(specs.whole(1)), seed=specs.maybe(specs.whole())
     ),
+    "predict": specs.fields(output=specs.whole()),
     "scores": specs.fields(most=specs.whole(1)),
     "count": specs.fields(edges=specs.many(specs.many(specs.number))),
     "ranks": specs.fields(halves=specs.many(specs.maybe(specs.many(specs.whole(0, 2**16 - 1))), 2, 2)),

@@ -12,7 +12,7 @@ import math
 import random
 import re
 import warnings
-from typing import Any, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
@@ -139,16 +139,17 @@ def refuse_wide(width: int, rows: int) -> None:
         )
 
 
-def build(spec: dict, seed: int) -> Tuple[keras.Model, str]:
+def build(spec: dict, seed: int) -> Tuple[keras.Model, List[str]]:
     """Build and compile a model, every variable made.
 
     Args:
-        spec: ``definition`` (bound), ``optimizer``, ``loss``, ``metrics``, ``weighted_metrics``, ``precision``,
+        spec: ``definition`` (bound), ``optimizer``, ``loss``, ``loss_weights``, ``metrics``, ``weighted_metrics``, ``precision``,
             ``encoders``; see ``program.Program``.
         seed: Of the initial weights and generators; equal seeds give equal values whatever was built before.
 
     Returns:
-        (model, output): what the model's output is: ``value``, ``probability`` or ``logit``.
+        (model, what each of its outputs is, in the order of ``encoders.model_part``: ``value``, ``probability`` or ``logit``). A model
+        of several outputs gives a list of them, in the order of its ``output_names``.
 
     Raises:
         InvalidArgument: the definition isn't allowed; checked here too, since anyone may call a worker
@@ -156,34 +157,94 @@ def build(spec: dict, seed: int) -> Tuple[keras.Model, str]:
         TrialFailed: the model does not fit the data, or the memory.
     """
     part = encoders.model_part(spec["encoders"])
-    (output,) = part["outputs"]
     config = _config(spec)
     optimizer = compilation.check_optimizer(spec["optimizer"])
-    loss = None if spec.get("loss") is None else compilation.check_loss(spec["loss"])
-    metrics = None if spec.get("metrics") is None else [compilation.check_metric(m) for m in spec["metrics"]]
-    weighted = [compilation.check_metric(m) for m in spec.get("weighted_metrics") or []]
+    losses = _of_each(spec.get("loss"), part, compilation.check_loss)
+    metrics, weighted = (_of_each(spec.get(key), part, _checked_metrics) for key in ("metrics", "weighted_metrics"))
     with one_trial_fails(), fitting_memory(), seeded(seed), _precision(spec):
         model = _model(config, part)
-        _check_output(model, output)
+        ends = [_End(*end) for end in zip(part["outputs"], outputs_of(model, part), losses, metrics, weighted)]
         refuse_wide(widest(model), 1)
-        logits = output["task"] != "regression" and _ends_linear(model)
-        loss = _default_loss(model, output, logits) if loss is None else keras.losses.get(loss)
-        logits = output["task"] != "regression" and _from_logits(loss)
-
-        def suit(checked: List[Any]) -> List[keras.metrics.Metric]:
-            return [suited(metric, output, model.output_shape[-1], logits) for metric in checked]
-
-        model.compile(
-            optimizer=_optimizer(optimizer),
-            loss=loss,
-            metrics=_default_metrics(model, output, logits) if metrics is None else suit(metrics),
-            weighted_metrics=suit(weighted) or None,
-            jit_compile=False,
-        )
-        model._symbolic_build(data_batch=example(part, rows=2))
+        order = in_order(model, part)
+        if len(ends) == 1:
+            (end,) = ends
+            how = {"loss": end.loss, "metrics": end.metrics, "weighted_metrics": end.weighted_metrics or None}
+        else:
+            ordered = [ends[number] for number in order]
+            weights = [(spec.get("loss_weights") or {}).get(end.name, 1.0) for end in ordered]
+            how = {
+                "loss": [_Tracked(end.loss) for end in ordered], "loss_weights": weights if spec.get("loss_weights") else None,
+                "metrics": [end.metrics for end in ordered], "weighted_metrics": [end.weighted_metrics for end in ordered],
+            }  # fmt: skip
+        model.compile(optimizer=_optimizer(optimizer), jit_compile=False, **how)
+        model._symbolic_build(data_batch=batch(_example(part, rows=2), part, order))
+        for tracked in how["loss"] if len(ends) > 1 else ():
+            tracked.count(model)
         if not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-    return model, "value" if output["task"] == "regression" else "logit" if logits else "probability"
+    return model, [end.kind for end in ends]
+
+
+def _of_each(given: Any, part: dict, check: Callable[[Any], Any]) -> List[Any]:
+    """What a spec says of each output, checked: by its name where there are several; None where it says nothing.
+
+    Raises:
+        InvalidArgument: it does not go by name.
+    """
+    names = [output["name"] for output in part["outputs"]]
+    by_name = {None: given} if names == [None] else given or {}
+    if not isinstance(by_name, dict) or not set(by_name) <= set(names):
+        hint = "Call cerebro.fit, which asks workers for what they can do."
+        raise InvalidArgument("what a model of several outputs is compiled with goes by their names", "They are %s." % names, hint)
+    return [None if by_name.get(name) is None else check(by_name[name]) for name in names]
+
+
+def _checked_metrics(given: List[Any]) -> List[Any]:
+    return [compilation.check_metric(metric) for metric in given]
+
+
+class _End:
+    """One output, and what it is compiled with.
+
+    Attributes:
+        kind: ``value``, ``probability`` or ``logit``.
+    """
+
+    def __init__(self, output: dict, tensor: Any, loss: Optional[dict], metrics: Optional[List[Any]], weighted: Optional[List[Any]]):
+        _check_output(tensor, output)
+        self.name = output["name"]
+        divides = output["task"] != "regression"
+        logits, units = divides and _ends_linear(tensor), tensor.shape[-1]
+        self.loss = _default_loss(units, output, logits) if loss is None else keras.losses.get(loss)
+        logits = divides and _from_logits(self.loss)
+        self.kind = "value" if not divides else "logit" if logits else "probability"
+        self.metrics = (
+            _default_metrics(units, output, logits) if metrics is None else [suited(metric, output, units, logits) for metric in metrics]
+        )
+        self.weighted_metrics = [suited(metric, output, units, logits) for metric in weighted or ()]
+
+
+class _Tracked(keras.losses.Loss):
+    """The loss of one of several outputs, whose mean, which Keras reports, is over rows.
+
+    Keras weighs each minibatch by its number of rows where a graph is made for that number alone; in one for any number each counts
+    the same, so that the mean would depend on how rows are cut into minibatches, and shards would not add up.
+    """
+
+    def __init__(self, loss: keras.losses.Loss):
+        super().__init__(name=loss.name)
+        self._loss, self._rows = loss, None
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        self._rows = tf.shape(y_pred)[0]
+        return self._loss(y_true, y_pred, sample_weight)
+
+    def count(self, model: keras.Model) -> None:
+        """Have the mean of a compiled, built model weigh by rows; Keras updates it after the loss is called."""
+        losses = model._compile_loss
+        (mean,) = [mean for (_, loss, _, _), mean in zip(losses._flat_losses, losses.metrics) if loss is self]
+        update = mean.update_state
+        mean.update_state = lambda value, sample_weight=None: update(value, sample_weight=self._rows)
 
 
 def bare(spec: dict, seed: int) -> keras.Model:
@@ -207,6 +268,15 @@ def snapshot(variable: keras.Variable) -> np.ndarray:
 def body_of(model: keras.Model, spec: dict) -> keras.Model:
     """Return the user's own model within what :func:`build` and :func:`bare` make of it: without the head."""
     return model.layers[-1] if has_head(encoders.model_part(spec["encoders"])) else model
+
+
+def arranged(model: keras.Model, spec: dict, values: List[Any]) -> Any:
+    """Return what there is for each of several outputs, in the order of a part, in the structure in which the user's model gives them."""
+    by_name = {output["name"]: value for output, value in zip(encoders.model_part(spec["encoders"])["outputs"], values)}
+    body = body_of(model, spec)
+    while isinstance(body, keras.Sequential):
+        body = body.layers[-1]
+    return by_name if isinstance(body._outputs_struct, dict) else [by_name[name] for name in model.output_names]
 
 
 def _config(spec: dict) -> dict:
@@ -239,16 +309,46 @@ def _model(config: dict, part: dict) -> keras.Model:
     return _attach(keras.saving.deserialize_keras_object(config, safe_mode=True), part)
 
 
-def example(part: dict, rows: int) -> Tuple[Any, np.ndarray]:
-    """Return zeros as (x, y), in the structure that a model is fed with, see :func:`feed`."""
+def _example(part: dict, rows: int) -> Dict[str, Any]:
+    """Return zeros as a model takes them."""
     known = encoders.sparse(part)
-    x = {
+    arrays = {
         name: tf.SparseTensor(np.zeros((0, 2), np.int64), np.zeros(0, dtype), (rows, *shape)) if name in known
         else np.zeros((rows, *shape), dtype)
         for name, (shape, dtype) in encoders.fed(part).items()
     }  # fmt: skip
-    (output,) = part["outputs"]
-    return feed(x, part), np.zeros((rows, *output.get("shape", ())), np.int32 if output["task"] == "classification" else np.float32)
+    for name, output in zip(encoders.label_names(part), part["outputs"]):
+        arrays[name] = np.zeros((rows, *output.get("shape", ())), np.int32 if output["task"] == "classification" else np.float32)
+    return arrays
+
+
+def batch(arrays: dict, part: dict, order: List[int]) -> tuple:
+    """Return (x, y) or (x, y, weights) of encoded arrays, as Keras' steps take them: y, and weights if each output has its own, in a
+    list where there are several outputs.
+
+    Args:
+        order: Of :func:`in_order`.
+    """
+    labels = [arrays[name] for name in encoders.label_names(part)]
+    weights = [encoders.weight_of(arrays, number) for number in range(len(labels))]
+    if len(labels) == 1:
+        y, weight = labels[0], weights[0]
+    else:
+        y, of_each = ([values[number] for number in order] for values in (labels, weights))
+        weight = of_each if encoders.tensor_name("weight", 1) in arrays else weights[0]
+    return (feed(arrays, part), y) if weights[0] is None else (feed(arrays, part), y, weight)
+
+
+def in_order(model: keras.Model, part: dict) -> List[int]:
+    """Return the numbers of the outputs of a part in the order in which the model gives them."""
+    names = [output["name"] for output in part["outputs"]]
+    return [0] if len(names) == 1 else [names.index(name) for name in model.output_names]
+
+
+def outputs_of(model: keras.Model, part: dict, y: Any = None) -> List[Any]:
+    """Return a model's outputs, or what it has given, in the order of a part."""
+    found = keras.tree.flatten(model.outputs if y is None else y)
+    return found if len(found) == 1 else [found[model.output_names.index(output["name"])] for output in part["outputs"]]
 
 
 def feed(arrays: dict, part: dict) -> Any:
@@ -303,9 +403,10 @@ def _sparse(rows: tf.RaggedTensor, size: int) -> tf.SparseTensor:
 
 
 def has_head(part: dict) -> bool:
-    """Say whether the user's model is fed through a head: only float32 numbers of one input are what it takes itself."""
+    """Say whether the user's model is within another one, that has a head: only float32 numbers of one input are what it takes itself,
+    and only one output is left as it is."""
     (given, *others) = part["inputs"]
-    return bool(others or given["codes"] or given.get("dtype") or given.get("layers"))
+    return bool(others or given["codes"] or given.get("dtype") or given.get("layers") or len(part["outputs"]) > 1)
 
 
 def _adapted(expected: List[Optional[int]], shape: List[int]) -> str:
@@ -320,7 +421,8 @@ def _adapted(expected: List[Optional[int]], shape: List[int]) -> str:
 
 
 def _attach(body: keras.Model, part: dict) -> keras.Model:
-    """Give the user's model its inputs: the numbers, or a head that looks codes up in the graph and joins what is one input."""
+    """Give the user's model its inputs: the numbers, or a head that looks codes up in the graph and joins what is one input; and bring
+    several outputs into a list."""
     wanted = {tensor.name: tensor for tensor in getattr(body, "inputs", None) or ()}
     inputs = part["inputs"]
     if len(inputs) != max(1, len(wanted)) or (len(inputs) > 1 and {given["name"] for given in inputs} != set(wanted)):
@@ -333,6 +435,9 @@ def _attach(body: keras.Model, part: dict) -> keras.Model:
                 % ("the model" if len(inputs) == 1 else 'input "%s"' % given["name"], list(expected),
                    "the" if len(inputs) == 1 else "its", shape, _adapted(list(expected), shape))
             )  # fmt: skip
+    named = _named_outputs(body)
+    if len(named) != len(part["outputs"]) or (len(named) > 1 and set(named) != {output["name"] for output in part["outputs"]}):
+        raise TrialFailed("the model has the outputs %s, there are labels for others" % ", ".join(map(json.dumps, named)))
     if not has_head(part):
         if not body.built:
             body.build((None, *inputs[0]["numbers"]))
@@ -344,7 +449,21 @@ def _attach(body: keras.Model, part: dict) -> keras.Model:
         x = keras.tree.map_structure(lambda tensor: joined[tensor.name], body._inputs_struct)
     else:
         (x,) = joined.values()
-    return keras.Model(feed(tensors, part), body(x))
+    y = body(x)
+    if len(named) == 1:
+        return keras.Model(feed(tensors, part), y)
+    model = keras.Model(feed(tensors, part), [y[name] for name in named] if isinstance(y, dict) else list(y))
+    model.output_names = named  # Keras would name them all after the body
+    return model
+
+
+def _named_outputs(body: keras.Model) -> List[Optional[str]]:
+    """The names of a model's outputs, in order: keys of a dictionary, else layers; None of a single one."""
+    if isinstance(body, keras.Sequential):
+        return _named_outputs(body.layers[-1]) if isinstance(body.layers[-1], keras.Model) else [None]
+    given = body._outputs_struct
+    names = sorted(given) if isinstance(given, dict) else body.output_names
+    return [None] if len(names) == 1 else list(names)
 
 
 def _joined(given: dict, number: int, tensors: dict) -> Any:
@@ -365,54 +484,40 @@ def _joined(given: dict, number: int, tensors: dict) -> Any:
     return x
 
 
-def _check_output(model: keras.Model, part: dict) -> None:
-    shape = model.output_shape
-    if isinstance(shape, (list, dict)) or isinstance(shape[0], tuple):
-        raise TrialFailed("the model has several outputs, the label is one column")
+def _check_output(tensor: Any, part: dict) -> None:
+    shape, of = tensor.shape, "the model's output" if part["name"] is None else "output %s of the model" % json.dumps(part["name"])
     if "shape" in part:
         if list(shape[1:]) != part["shape"]:
             raise TrialFailed(
-                "the model's output has shape %s per row, the label has shape %s (a Reshape layer at the end adapts it)"
-                % (list(shape[1:]), part["shape"])
+                "%s has shape %s per row, the label has shape %s (a Reshape layer at the end adapts it)"
+                % (of, list(shape[1:]), part["shape"])
             )
         return
     if len(shape) != 2:
         raise TrialFailed(
-            "the model's output has shape %s per row, a label needs one row of units (add Flatten or "
-            "a pooling layer)" % (list(shape[1:]),)
+            "%s has shape %s per row, a label needs one row of units (add Flatten or a pooling layer)" % (of, list(shape[1:]))
         )
     units, classes = shape[1], part["classes"]
+    of = "the model" if part["name"] is None else of
     if part["task"] == "regression" and units != 1:
-        raise TrialFailed("the model has %s output units, a regression label needs 1" % units)
+        raise TrialFailed("%s has %s output units, a regression label needs 1" % (of, units))
     if part["task"] == "classification" and units < classes and not (units == 1 and classes == 2):
-        raise TrialFailed(
-            "the model has %s output unit%s, the label has %d classes"
-            % (units, "" if units == 1 else "s", classes)
-        )
+        raise TrialFailed("%s has %s output unit%s, the label has %d classes" % (of, units, "" if units == 1 else "s", classes))
 
 
-def _ends_linear(model: keras.Model) -> bool:
-    """Say whether the model's last activation is linear, so that its output are logits."""
-    if isinstance(model, keras.Sequential):
-        operations = list(reversed(model.layers))
-    else:
-        operations, tensor = [], model.outputs[0]
-        while True:
-            operation, node, _ = tensor._keras_history
-            operations.append(operation)
-            inputs = operation._inbound_nodes[node].input_tensors
-            if not isinstance(operation, _PASSING) or len(inputs) != 1:
-                break
-            tensor = inputs[0]
-    for operation in operations:
+def _ends_linear(tensor: Any) -> bool:
+    """Say whether the last activation before an output is linear, so that it holds logits."""
+    while True:
+        operation, node, place = tensor._keras_history
+        inputs = operation._inbound_nodes[node].input_tensors
         if isinstance(operation, keras.Model):
-            return _ends_linear(operation)
-        if isinstance(operation, _PASSING):
-            continue
-        if isinstance(operation, keras.layers.Softmax):
+            tensor = operation.outputs[place]
+        elif isinstance(operation, _PASSING) and len(inputs) == 1:
+            tensor = inputs[0]
+        elif isinstance(operation, keras.layers.Softmax):
             return False
-        return getattr(operation, "activation", keras.activations.linear) is keras.activations.linear
-    return True
+        else:
+            return getattr(operation, "activation", keras.activations.linear) is keras.activations.linear
 
 
 def _from_logits(loss: Any) -> bool:
@@ -421,18 +526,18 @@ def _from_logits(loss: Any) -> bool:
     return bool(getattr(loss, "_fn_kwargs", {}).get("from_logits", False))
 
 
-def _default_loss(model: keras.Model, part: dict, logits: bool) -> keras.losses.Loss:
+def _default_loss(units: int, part: dict, logits: bool) -> keras.losses.Loss:
     if part["task"] == "regression":
         return keras.losses.MeanSquaredError()
-    if part["task"] == "multi_label" or model.output_shape[-1] == 1:
+    if part["task"] == "multi_label" or units == 1:
         return keras.losses.BinaryCrossentropy(from_logits=logits)
     return keras.losses.SparseCategoricalCrossentropy(from_logits=logits)
 
 
-def _default_metrics(model: keras.Model, part: dict, logits: bool) -> List[keras.metrics.Metric]:
+def _default_metrics(units: int, part: dict, logits: bool) -> List[keras.metrics.Metric]:
     if part["task"] == "regression":
         return [keras.metrics.MeanAbsoluteError(name="mae")]
-    if part["task"] == "multi_label" or model.output_shape[-1] == 1:
+    if part["task"] == "multi_label" or units == 1:
         return [keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0 if logits else 0.5)]
     return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 

@@ -137,7 +137,7 @@ def room(name: str, like: np.ndarray, rows: int, share: float, overflow: Overflo
         overflow: Where all of them are, unless that is everything.
     """
     shape = like.shape[1:]
-    if share >= 1 or name in _IN_MEMORY:
+    if share >= 1 or name.partition("_")[0] in _IN_MEMORY:
         return np.empty((rows, *shape), like.dtype)
     return Streamed(overflow.array((rows, *shape), like.dtype), np.empty((int(rows * share), *shape), like.dtype))
 

@@ -151,21 +151,19 @@ class Packed:
         """
         if unweighted(encoding.encoders) != unweighted(self._header["encoders"]):
             raise InvalidArgument("the encoders are not those of the packed table", None, "Give those that its header holds.")
-        expected = {name: (array.dtype, array.shape[1:]) for name, array in encoding.encode(*without_rows(encoding.encoders, True)).items()}
+        expected = {name: (array.dtype, array.shape[1:]) for name, array in encoding.encode(*without_rows(encoding.encoders)).items()}
         parts, self._parts = self._parts, {}
         for arrays in parts.values():
             found = {name: (array.dtype, array.shape[1:]) for name, array in arrays.items()}
             if found != {**expected, **({"weight": (np.dtype(np.float32), ())} if "weight" in found else {})}:
                 raise InvalidArgument("the blocks of the packed table are not of its encoders", None, "Pack its source anew.")
-        weights = by_class(encoding.encoders, "train", parts["train"], parts["train"].get("weight"))
-        if weights is not None:
-            parts["train"]["weight"] = weights
+        by_class(encoding.encoders, parts["train"])
         return parts
 
 
 def unweighted(encoders: dict) -> dict:
     """Encoders without the weights of classes."""
-    return {**encoders, "label": {key: value for key, value in encoders["label"].items() if key != "weights"}}
+    return {**encoders, "labels": [{key: value for key, value in label.items() if key != "weights"} for label in encoders["labels"]]}
 
 
 def read(plpy, spec: dict, pulse: Callable[[], None]) -> Packed:

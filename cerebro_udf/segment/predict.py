@@ -17,6 +17,7 @@ import tensorflow as tf  # isort: skip  (network says first how TensorFlow has t
 
 BATCH_ROWS = 4096
 
+Answers = Tuple[list, Optional[np.ndarray]]
 Read = Optional[Callable[[str, str], Any]]
 
 
@@ -37,20 +38,15 @@ class Predictor:
         self._encoding = tensors.Encoding(encoders)
         self._features = encoders["features"]
         self._read_by = {feature["name"]: columns.read_by_server(feature) for feature in self._features}
-        label = encoders["label"]
-        self.task: str = label["task"]
-        self.classes: Optional[list] = encoding.classes(label)
-        self.shape: List[int] = label.get("shape", [])
-        self._applies = bool if columns.base(label["type"]) == "boolean" else int
-        self._of_label = encoding.affine(label)
+        self.outputs = [Output(label) for label in encoders["labels"]]
         try:
-            self._model, output = network.build(program, seed=0)
+            self._model, kinds = network.build(program, seed=0)
         except TrialFailed as error:
             raise InvalidArgument("the model cannot be built", "%s." % error) from None
         serving.assign(self._model, blob)
-        self._answer = answering(self._model, output, encoding.model_part(encoders))
+        self._answer = answering(self._model, kinds, encoding.model_part(encoders))
 
-    def row(self, values: Any, read: Read = None) -> Tuple[Any, Optional[List[float]]]:
+    def row(self, values: Any, read: Read = None) -> List[Tuple[Any, Optional[List[float]]]]:
         """Predict one row.
 
         Args:
@@ -59,7 +55,7 @@ class Predictor:
             read: Has the server read a text as a value of a type: see ``columns.read_by_server``.
 
         Returns:
-            (value, None) for regression, (class, probabilities in the order of ``classes``) for
+            Of each of ``outputs``: (value, None) for regression, (class, probabilities in the order of ``classes``) for
             classification; for multi_label (what applies, in lists of the label's shape, probabilities of that shape). Class or
             lists are None where a probability is NaN.
 
@@ -67,14 +63,14 @@ class Predictor:
             InvalidArgument: a feature is missing, or a value of the wrong type or shape.
             NullArgument: a value is NULL or NaN.
         """
-        answers, probabilities = self.rows([values], read)
-        return answers[0], None if probabilities is None else probabilities[0].tolist()
+        found = self.rows([values], read)
+        return [(answers[0], None if probabilities is None else probabilities[0].tolist()) for answers, probabilities in found]
 
-    def rows(self, rows: Sequence[Any], read: Read = None) -> Tuple[list, Optional[np.ndarray]]:
+    def rows(self, rows: Sequence[Any], read: Read = None) -> List[Answers]:
         """Predict many rows, each as for :meth:`row`.
 
         Returns:
-            (values or classes or what applies, probabilities float32 (rows, classes) or (rows, *shape) or None).
+            Of each output (values or classes or what applies, probabilities float32 (rows, classes) or (rows, *shape) or None).
         """
         listed, found = [iter(self._in_order(values)) for values in rows], {}
         for feature in self._features:
@@ -85,17 +81,10 @@ class Predictor:
                 found[feature["name"]] = _column(feature, [value for value, in values], self._read_by[feature["name"]], read)
         return self.columns(found)
 
-    def columns(self, columns: Dict[str, tensors.Column]) -> Tuple[list, Optional[np.ndarray]]:
+    def columns(self, columns: Dict[str, tensors.Column]) -> List[Answers]:
         """Predict rows given as raw columns, as ``tensors.Encoding.encode`` takes them; see :meth:`rows`."""
         answers = self._answer(self._encoding.encode(columns))
-        if self.task == "regression":
-            answers = answers.astype(float)
-            return (answers if self._of_label is None else answers * self._of_label[1] + self._of_label[0]).tolist(), None
-        known = ~np.isnan(answers).any(axis=tuple(range(1, answers.ndim)))
-        if self.task == "multi_label":
-            applying = (answers > 0.5).astype(self._applies).tolist()
-            return [found if k else None for found, k in zip(applying, known)], answers
-        return [self.classes[i] if k else None for i, k in zip(answers.argmax(axis=1), known)], answers
+        return [output.answers(given) for output, given in zip(self.outputs, answers)]
 
     def _in_order(self, values: Any) -> Sequence[Any]:
         names = [name for feature in self._features for name in columns.read_of(feature)]
@@ -115,25 +104,59 @@ class Predictor:
         return values
 
 
-def answering(model: Any, output: str, part: dict) -> Callable[..., np.ndarray]:
+class Output:
+    """One output of a trained model, and what it says.
+
+    Args:
+        label: Of the run's encoders.
+
+    Attributes:
+        name: None of a single output.
+        task, shape: Of the label.
+        classes: As the label's column has them; None of other tasks.
+    """
+
+    def __init__(self, label: dict):
+        self.name: Optional[str] = label["output"]
+        self.task: str = label["task"]
+        self.classes: Optional[list] = encoding.classes(label)
+        self.shape: List[int] = label.get("shape", [])
+        self._applies = bool if columns.base(label["type"]) == "boolean" else int
+        self._affine = encoding.affine(label)
+
+    def answers(self, given: np.ndarray) -> Answers:
+        """See ``Predictor.rows``; ``given`` is what the model answers."""
+        if self.task == "regression":
+            values = given.astype(float)
+            return (values if self._affine is None else values * self._affine[1] + self._affine[0]).tolist(), None
+        known = ~np.isnan(given).any(axis=tuple(range(1, given.ndim)))
+        if self.task == "multi_label":
+            applying = (given > 0.5).astype(self._applies).tolist()
+            return [found if k else None for found, k in zip(applying, known)], given
+        return [self.classes[i] if k else None for i, k in zip(given.argmax(axis=1), known)], given
+
+
+def answering(model: Any, kinds: Sequence[str], part: dict) -> Callable[..., List[np.ndarray]]:
     """Compile what a model answers.
 
     Args:
-        model, output: As ``network.build`` returned them.
+        model, kinds: As ``network.build`` returned them.
         part: ``encoders.model_part``.
 
     Returns:
-        A function from encoded arrays of n rows, and a ``pulse`` to call between batches, to probabilities float32
-        (n, classes), or values or probabilities float32 (n, *shape of the label).
+        A function from encoded arrays of n rows, and a ``pulse`` to call between batches, to what each of the part's outputs says:
+        probabilities float32 (n, classes), or values or probabilities float32 (n, *shape of the label).
     """
-    (wanted,) = part["outputs"]
-    single = model.output_shape[-1] == 1
+    wanted, shapes = part["outputs"], [tensor.shape[1:] for tensor in network.outputs_of(model, part)]
 
     def predict(x):
-        y = tf.cast(model(network.taken(x, part), training=False), tf.float32)  # a layer may compute in fewer bits
-        if output == "logit":
-            y = tf.sigmoid(y) if single or wanted["task"] == "multi_label" else tf.nn.softmax(y)
-        return y
+        found = []
+        for y, kind, output in zip(network.outputs_of(model, part, model(network.taken(x, part), training=False)), kinds, wanted):
+            y = tf.cast(y, tf.float32)  # a layer may compute in fewer bits
+            if kind == "logit":
+                y = tf.sigmoid(y) if output["task"] == "multi_label" or y.shape[-1] == 1 else tf.nn.softmax(y)
+            found.append(y)
+        return found
 
     signature = network.feed(network.signature(part), part)
     # Concrete: no look-up of a signature at each call.
@@ -141,19 +164,23 @@ def answering(model: Any, output: str, part: dict) -> Callable[..., np.ndarray]:
         predict, input_signature=[signature], autograph=False, jit_compile=False
     ).get_concrete_function()
 
-    def answer(arrays: Dict[str, Any], pulse: Callable[[], None] = lambda: None) -> np.ndarray:
-        x, outputs = network.feed(arrays, part), []
+    def answer(arrays: Dict[str, Any], pulse: Callable[[], None] = lambda: None) -> List[np.ndarray]:
+        x, batches = network.feed(arrays, part), []
         for start in range(0, len(next(iter(arrays.values()))), BATCH_ROWS):
             rows = slice(start, start + BATCH_ROWS)
             batch = {name: network.tensor(a[rows]) for name, a in x.items()} if isinstance(x, dict) else network.tensor(x[rows])
-            outputs.append(function(batch).numpy())
+            batches.append([y.numpy() for y in function(batch)])
             pulse()
-        whole = np.concatenate(outputs) if outputs else np.zeros((0, *model.output_shape[1:]), np.float32)
-        if wanted["task"] != "classification":
-            return whole if "shape" in wanted else whole[:, 0]
-        return (np.concatenate([1 - whole, whole], axis=1) if single else whole)[:, : wanted["classes"]]
+        found = zip(*batches) if batches else [[np.zeros((0, *shape), np.float32)] for shape in shapes]
+        return [_said(np.concatenate(parts), output) for parts, output in zip(found, wanted)]
 
     return answer
+
+
+def _said(y: np.ndarray, output: dict) -> np.ndarray:
+    if output["task"] != "classification":
+        return y if "shape" in output else y[:, 0]
+    return (np.concatenate([1 - y, y], axis=1) if y.shape[1] == 1 else y)[:, : output["classes"]]
 
 
 def _is_bare(feature: dict, values: list) -> bool:

@@ -110,34 +110,43 @@ class _Answers:
     """Predictions as the ends of composite literals, after ``(key,carried``.
 
     Args:
-        task, classes: The predictor's.
+        outputs: The predictor's.
         all_probabilities: Whether those of all classes are wanted.
         tail: What comes after, such as ``,segment_1)``.
     """
 
-    def __init__(self, task: str, classes: Optional[list], all_probabilities: bool, tail: str):
-        self._task = task
-        self._spelled = None if classes is None else {value: spelled(value) for value in classes}
-        self._all, self._tail = all_probabilities, tail
-        self.none = "," * (1 if task == "regression" else 2 + all_probabilities) + tail
+    def __init__(self, outputs: Sequence[Any], all_probabilities: bool, tail: str):
+        self._outputs = [_Fields(output, all_probabilities) for output in outputs]
+        self._tail = tail
+        self.none = "".join(output.none for output in self._outputs) + tail
 
-    def lines(self, answers: list, probabilities: Optional[np.ndarray]) -> List[str]:
-        tail = self._tail
+    def lines(self, found: Sequence[Tuple[list, Optional[np.ndarray]]]) -> List[str]:
+        fields = [output.fields(*answers) for output, answers in zip(self._outputs, found)]
+        return ["".join(row) + self._tail for row in zip(*fields)]
+
+
+class _Fields:
+    """Predictions of one output as fields of composite literals, each after a comma."""
+
+    def __init__(self, output: Any, all_probabilities: bool):
+        self._task, self._all = output.task, all_probabilities
+        self._spelled = {value: spelled(value) for value in output.classes or ()}
+        self.none = "," * (1 if output.task == "regression" else 2 + all_probabilities)
+
+    def fields(self, answers: list, probabilities: Optional[np.ndarray]) -> List[str]:
         if self._task == "regression":
-            return [",%s%s" % (_number(value), tail) for value in answers]
+            return ["," + _number(value) for value in answers]
         if self._task == "multi_label":
             each = [finite(row) for row in probabilities.astype(float).tolist()]
             whole = ["," + _field(json.dumps(row)) for row in each] if self._all else [""] * len(each)
-            return [self.none if a is None else ",%s,%s%s%s" % (_number(a), _number(p), w, tail) for a, p, w in zip(answers, each, whole)]
+            return [self.none if a is None else ",%s,%s%s" % (_number(a), _number(p), w) for a, p, w in zip(answers, each, whole)]
         quoted = {value: _field(text) for value, text in self._spelled.items()}
         best = probabilities.max(axis=1).astype(float).tolist()
         if not self._all:
-            return [self.none if a is None else ",%s,%r%s" % (quoted[a], p, tail) for a, p in zip(answers, best)]
+            return [self.none if a is None else ",%s,%r" % (quoted[a], p) for a, p in zip(answers, best)]
         names = list(self._spelled.values())
         whole = [_field(json.dumps(dict(zip(names, finite(row))))) for row in probabilities.astype(float).tolist()]
-        return [
-            ",,,%s%s" % (w, tail) if a is None else ",%s,%r,%s%s" % (quoted[a], p, w, tail) for a, p, w in zip(answers, best, whole)
-        ]
+        return [",,,%s" % w if a is None else ",%s,%r,%s" % (quoted[a], p, w) for a, p, w in zip(answers, best, whole)]
 
 
 def _number(value: Any) -> str:
@@ -177,7 +186,7 @@ def fill(plpy, spec: dict, predictor: Any, pulse: Callable[[], None]) -> dict:
         relation = part["relation"]
         plan = plpy.prepare("insert into %s select r.* from pg_catalog.unnest($1) r" % relation, [relation + "[]"])
         segment = ")" if part["segment"] is None else ",%s)" % _field(part["segment"])
-        answers = _Answers(predictor.task, predictor.classes, spec["probabilities"], segment)
+        answers = _Answers(predictor.outputs, spec["probabilities"], segment)
         for read in part["reads"]:
             carried = ", ".join(map(plpy.quote_ident, spec["carried"]))
             query = selection.query(plpy.quote_ident, read, "ROW(%s)::pg_catalog.text AS carried" % carried)
@@ -205,7 +214,7 @@ def _predicted(rows, found, predictor, answers: _Answers, nulls: str) -> Tuple[L
         )
     if bad == len(rows):
         return ([] if nulls == "skip" else [head + answers.none for head in heads]), bad
-    lines = answers.lines(*predictor.columns(columns))
+    lines = answers.lines(predictor.columns(columns))
     if not bad:
         return [head + line for head, line in zip(heads, lines)], 0
     known = iter(lines)

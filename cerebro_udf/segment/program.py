@@ -40,6 +40,7 @@ def signature(spec: dict) -> str:
         "optimizer": optimizer,
         "loss": spec.get("loss"),
         "metrics": spec.get("metrics"),
+        "loss_weights": spec.get("loss_weights"),
         "weighted_metrics": spec.get("weighted_metrics") or None,
         "precision": spec.get("precision") or "float32",
         "encoders": encoders.model_part(spec["encoders"]),
@@ -61,7 +62,8 @@ class Program:
     Args:
         spec: ``definition`` (bound Keras JSON), ``optimizer``, ``loss``, ``metrics`` (normalized, None:
             derived from the label), ``encoders`` (whole, or their ``model_part``), and maybe ``weighted_metrics``
-            and ``precision`` (the name of a dtype policy).
+            and ``precision`` (the name of a dtype policy). Where there are several outputs, loss, metrics and ``loss_weights`` go by
+            their names.
 
     Raises:
         InvalidArgument: something in the spec isn't allowed.
@@ -73,7 +75,8 @@ class Program:
         self.signature = signature(spec)
         self.part = encoders.model_part(spec["encoders"])
         definition, rates = dropout.split(spec["definition"])
-        self.model, self.output = network.build({**spec, "definition": definition}, seed=0)
+        self.model, self.outputs = network.build({**spec, "definition": definition}, seed=0)
+        self._order = network.in_order(self.model, self.part)
         self.dropout = DropoutRates(self.model, len(rates))
         self.set_dropout(rates)
         self.width = network.widest(self.model)
@@ -227,8 +230,8 @@ class Program:
         """Train one pass over a shard or a part of it, minibatch by minibatch, the last short one too.
 
         Args:
-            arrays: Those of ``encoders.fed``, ``label``, and ``weight`` (float32) where rows are weighted: of n
-                rows, numpy or tensors.
+            arrays: Those of ``encoders.fed`` and ``encoders.label_names``, and ``weight`` (float32) where rows are weighted, see
+                ``shard.by_class``: of n rows, numpy or tensors.
             order: int32 (m,), which rows in which order.
             batch_size: Rows per minibatch, > 0.
             pulse: Called between slices; may raise, the program's variables are then in between.
@@ -296,13 +299,12 @@ class Program:
     def _tensors(self, arrays: Dict[str, Any], order: Optional[np.ndarray]) -> tuple:
         """Return what a loop takes before its positions: ((x, y) or (x, y, weights), [the order, if it has one])."""
         with network.one_trial_fails():
-            data = (network.feed(arrays, self.part), arrays["label"], *([arrays["weight"]] if "weight" in arrays else []))
-            data = tf.nest.map_structure(network.tensor, data)
+            data = tf.nest.map_structure(network.tensor, network.batch(arrays, self.part, self._order))
             return data, [] if order is None else [tf.convert_to_tensor(order)]
 
     def _loop(self, kind: str, data: tuple, rest: list) -> tuple:
         """Return (concrete function, seconds spent on tracing it now); data is (x, y) or (x, y, weights)."""
-        key = kind, len(data)
+        key = kind, len(tf.nest.flatten(data))
         if key in self._loops:
             return self._loops[key], 0.0
         started = time.perf_counter()

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import numpy as np
 
-from cerebro_udf import columns, tensors
+from cerebro_udf import columns, encoders, tensors
 from cerebro_udf.errors import OutOfMemory
 from cerebro_udf.segment import reading, seeds
 from cerebro_udf.segment.column import (
@@ -32,8 +32,9 @@ from cerebro_udf.segment.column import (
 )
 from cerebro_udf.segment.overflow import Overflow, allowed_bytes, room, row_bytes
 from cerebro_udf.segment.split import Criterion, Ranking, Rule
+from cerebro_udf.wire import stratified
 
-LABEL = "\0"  # what a fetch calls the label, which may be a feature too
+LABEL = "\0%d"  # what a fetch calls a label, which may be a feature too, and that of several outputs
 BLOCK_ROWS = 65_536  # encoded at once where not all fit the memory
 
 
@@ -48,11 +49,11 @@ class Shard:
         overflow: Where its rows are, if they do not fit the memory.
     """
 
-    def __init__(self, features: List[Column], label: Optional[Column], weight: Optional[Weight], criterion: Optional[Criterion],
+    def __init__(self, features: List[Column], labels: List[Column], weight: Optional[Weight], criterion: Optional[Criterion],
                  skipped: int, seconds: float, overflow: Optional[Overflow] = None, memory_bytes: int = 0):  # fmt: skip
         self.overflow, self._memory_bytes = overflow, memory_bytes
-        self._features, self._label, self._weight = features, label, weight
-        self._columns = columns = [*features, *(column for column in (label, weight) if column)]
+        self._features, self._labels, self._weight = features, labels, weight
+        self._columns = columns = [*features, *labels, *([weight] if weight else [])]
         self._stats: Dict[str, dict] = {}
         for column in columns if criterion is None else [*columns, criterion]:  # a label or criterion may be a feature too
             self._stats[column.name] = {**self._stats.get(column.name, {}), **column.stats()}
@@ -81,11 +82,11 @@ class Shard:
 
     def columns(
         self, part: str, pulse: Callable[[], None] = lambda: None
-    ) -> Tuple[Dict[str, tensors.Column], Optional[tensors.Column]]:
-        """Return (features by name, label) of ``train`` or ``validation``, in the order read."""
+    ) -> Tuple[Dict[str, tensors.Column], List[tensors.Column]]:
+        """Return (features by name, labels) of ``train`` or ``validation``, in the order read."""
         return (
             {column.name: column.part(part, pulse) for column in self._features},
-            self._label.part(part, pulse) if self._label else None,
+            [column.part(part, pulse) for column in self._labels],
         )
 
     def encode(
@@ -99,35 +100,35 @@ class Shard:
 
         Returns:
             ``{"train": arrays, "validation": arrays}``, arrays as of ``tensors.Encoding.encode``; and ``weight`` float32
-            (n,) where rows are weighted, by a column of theirs or, in training, by their class.
+            (n,) where rows are weighted, by a column of theirs or, in training, by their class, see ``by_class``.
         """
         result = {}
         for part in ("train", "validation"):
-            columns, label = self.columns(part, pulse)
+            columns, labels = self.columns(part, pulse)
             rows = getattr(self._features[0], part).rows
             if not rows:
-                columns, label = without_rows(encoding.encoders, label is not None)
-                result[part] = encoding.encode(columns, label, pulse)
+                columns, labels = without_rows(encoding.encoders)
+                result[part] = encoding.encode(columns, labels if self._labels else [], pulse)
             elif self.overflow is None:
-                result[part] = encoding.encode(columns, label, pulse)
+                result[part] = encoding.encode(columns, labels, pulse)
             else:
-                result[part] = self._beyond(encoding, rows, columns, label, pulse)
-            del columns, label
-            weights = self._weight.part(part, pulse).astype(np.float32) if self._weight else None
-            weights = by_class(encoding.encoders, part, result[part], weights)
-            if weights is not None:
-                result[part]["weight"] = weights
+                result[part] = self._beyond(encoding, rows, columns, labels, pulse)
+            del columns, labels
+            if self._weight:
+                result[part]["weight"] = self._weight.part(part, pulse).astype(np.float32)
+            if part == "train" and self._labels:
+                by_class(encoding.encoders, result[part])
             for column in self._columns:
                 setattr(column, part, Buffer())
         return result
 
-    def _beyond(self, encoding: tensors.Encoding, rows: int, columns: Dict[str, tensors.Column], label: Optional[tensors.Column],
+    def _beyond(self, encoding: tensors.Encoding, rows: int, columns: Dict[str, tensors.Column], labels: List[tensors.Column],
                 pulse) -> dict:  # fmt: skip
         """Encode rows block by block; what does not fit the memory goes to files."""
 
         def block(start: int, count: int) -> Dict[str, np.ndarray]:
             part = {name: _cut(column, start, count) for name, column in columns.items()}
-            return encoding.encode(part, None if label is None else _cut(label, start, count), pulse)
+            return encoding.encode(part, [_cut(label, start, count) for label in labels], pulse)
 
         share = min(1.0, self._memory_bytes / (self.rows * row_bytes(block(0, 1).values())))
         found: Dict[str, Any] = {}
@@ -145,22 +146,27 @@ def _cut(column: tensors.Column, start: int, count: int) -> tensors.Column:
     return column[start : start + count]
 
 
-def by_class(stored: dict, part: str, arrays: dict, weights: Optional[np.ndarray]) -> Optional[np.ndarray]:
-    """Weights of a part's rows, float32 (n,), with those of their classes where the encoders have such; None: all weigh 1."""
-    of_classes = (stored.get("label") or {}).get("weights")
-    if part == "train" and of_classes and "label" in arrays:
-        of_class = np.array(of_classes, np.float32)[arrays["label"]]
-        weights = of_class if weights is None else weights * of_class
-    return weights
+def by_class(stored: dict, arrays: dict) -> None:
+    """Weigh rows to train on by their classes, where the encoders have weights of such: ``weight`` of ``arrays``, float32 (n,).
+
+    Where there are several outputs each has weights of its own then, named as ``encoders.tensor_name`` names them.
+    """
+    of_classes = [label.get("weights") for label in stored["labels"]]
+    if not any(of_classes):
+        return
+    rows = arrays.get("weight")
+    for number, (weights, label) in enumerate(zip(of_classes, encoders.label_names(stored))):
+        own = np.ones(len(arrays[label]), np.float32) if weights is None else np.array(weights, np.float32)[arrays[label]]
+        arrays[encoders.tensor_name("weight", number)] = own if rows is None else rows * own
 
 
-def without_rows(stored: dict, labelled: bool) -> Tuple[Dict[str, tensors.Column], Optional[np.ndarray]]:
-    """Return columns of no rows in the run's shapes, which a shard without rows can't know."""
+def without_rows(stored: dict) -> Tuple[Dict[str, tensors.Column], List[np.ndarray]]:
+    """Return columns and labels of no rows in the run's shapes, which a shard without rows can't know."""
     columns = {
         feature["name"]: [] if feature["kind"] in ("text", "tokens", "sparse") else np.empty((0, *feature["shape"]))
         for feature in stored["features"]
     }
-    return columns, np.empty((0, *stored["label"].get("shape", ()))) if labelled else None
+    return columns, [np.empty((0, *label.get("shape", ()))) for label in stored["labels"]]
 
 
 def _feature(feature: dict) -> Column:
@@ -174,7 +180,7 @@ def _feature(feature: dict) -> Column:
     return made(feature["name"], feature.get("encoder"), "nulls" in feature)
 
 
-def _label(label: dict) -> Column:
+def _label(number: int, label: dict) -> Column:
     made: Column
     if columns.label_kind(label) == "text":
         made = TextLabel(label["name"], columns.of(label["type"]).spelling)
@@ -184,7 +190,7 @@ def _label(label: dict) -> Column:
         made = Quantities(label["name"], label.get("encoder"))
     else:
         made = NumberLabel(label["name"], columns.base(label["type"]))
-    made.key = LABEL
+    made.key = LABEL % number
     return made
 
 
@@ -198,7 +204,7 @@ def read(plpy, spec: dict, pulse: Callable[[], None] = lambda: None) -> Union[Sh
         plpy: PL/Python's module.
         spec: ``reads`` ``[{"relation": quoted qualified name, "where": SQL or None, "columns": {source
             column: name there}}]``, ``held_reads`` (such scans of a table whose rows are all held out, or None), ``features``,
-            ``label``, ``weight`` and ``criterion`` (column specs or None), ``seed``, ``validation`` (as ``split.Rule`` takes it),
+            ``labels`` (column specs), ``weight`` and ``criterion`` (such or None), ``seed``, ``validation`` (as ``split.Rule`` takes it),
             ``dealt`` (whether others read them), ``held`` (see :meth:`Reader.shard`, or None), ``sample`` (fraction of the rows of
             ``reads``, or None), ``memory_bytes`` (or None), ``promised_bytes`` (to other runs), ``overflow`` (whether what does not fit
             may go to temporary files).
@@ -228,21 +234,29 @@ class Reader:
         self.spec, self.open = spec, True
         self.skipped, self.seconds = 0, 0.0
         self.overflow: Optional[Overflow] = None
-        label, weight, criterion = (spec.get(key) for key in ("label", "weight", "criterion"))
+        weight, criterion = (spec.get(key) for key in ("weight", "criterion"))
         self.features = [_feature(feature) for feature in spec["features"]]
-        self.label = _label(label) if label else None
+        self.labels = [_label(number, label) for number, label in enumerate(spec["labels"])]
         self.weight = Weight(weight["name"]) if weight else None
         self.criterion = Criterion(criterion["name"], criterion["type"]) if criterion else None
         self.rule = Rule(plpy, spec["validation"], spec["seed"], self.criterion)
-        self.ranking = Ranking(None if self.criterion else self.label) if self.rule.ranked else None
-        self._deciding = [*self.features, *([self.label] if self.label else [])]
+        self.ranking = Ranking(self._stratified()) if self.rule.ranked else None
+        self._deciding = [*self.features, *self.labels]
         self.columns = [*self._deciding, *([self.weight] if self.weight else [])]
         wanted = [reading.wanted(feature) for feature in spec["features"]]
-        wanted += [reading.Wanted(LABEL, label["type"], columns.label_kind(label), label["name"])] if label else []
+        wanted += [
+            reading.Wanted(column.key, label["type"], columns.label_kind(label), label["name"])
+            for column, label in zip(self.labels, spec["labels"])
+        ]
         wanted += [reading.Wanted(weight["name"], weight["type"], "number")] if weight else []
         wanted += [reading.Wanted(self.criterion.key, criterion["type"], self.criterion.form, criterion["name"])] if criterion else []
         self.selection = reading.Selection(wanted)
         self._number = seeds.Number(spec["seed"], "sample")
+
+    def _stratified(self) -> Optional[Column]:
+        """The label of whose classes equal shares are held out."""
+        number = stratified(self.spec["validation"], self.spec["labels"])
+        return None if number is None else self.labels[number]
 
     def scan(self, plpy, relations: List[dict], held: bool, pulse: Callable[[], None]) -> None:
         """Read all rows of some relations; those that are ``held`` are for validation."""
@@ -275,7 +289,7 @@ class Reader:
                 pulse()
         memory_bytes = self.spec.get("memory_bytes") or 0
         return Shard(
-            self.features, self.label, self.weight, self.criterion, self.skipped, self.seconds, self.overflow, memory_bytes
+            self.features, self.labels, self.weight, self.criterion, self.skipped, self.seconds, self.overflow, memory_bytes
         )  # fmt: skip
 
     def take(self, plpy, rows: List[Any], held: bool) -> None:

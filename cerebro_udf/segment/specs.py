@@ -127,7 +127,7 @@ _PART = fields(
         ),
         1,
     ),
-    outputs=many(fields(name=maybe(text), task=maybe(_TASK), classes=maybe(whole(1)), shape=maybe(many(whole(1), most=16))), 1, 1),
+    outputs=many(fields(name=maybe(text), task=_TASK, classes=maybe(whole(1)), shape=maybe(many(whole(1), most=16))), 1),
 )
 
 
@@ -153,7 +153,10 @@ _ENCODED = fields(encoder=one_of(*columns.NUMBER_ENCODERS, *columns.CATEGORY_ENC
 _TEXT = fields(vocabulary=many(maybe(text)))
 _ARRAY = fields(shape=many(whole(), most=16))
 _BUCKETS = fields(boundaries=many(number, 0))
-_LABEL = fields(name=text, type=text, task=maybe(_TASK), values=maybe(many(text)), encoder=maybe(one_of(*columns.NUMBER_ENCODERS)))
+_LABEL = fields(
+    name=text, output=maybe(text), type=text, task=maybe(_TASK), values=maybe(many(text)),
+    encoder=maybe(one_of(*columns.NUMBER_ENCODERS)),
+)
 _INPUT = fields(name=maybe(text), features=many(text, 1), stack=maybe(whole(-1, 0)))
 _CLASSES = fields(task=_TASK, weights=maybe(_NUMBERS), shape=maybe(many(whole(1), most=16)))
 
@@ -163,9 +166,7 @@ def _class(place: str, value: Any) -> None:
         raise wrong(place, value, "a class")
 
 
-
-labelled = _LABEL
-label = maybe(_LABEL)
+labels = many(_LABEL)
 _COLUMN = fields(name=text, type=text)
 weight = maybe(_COLUMN)
 ranks = many(fields(**{"class": maybe(_class), "start": whole(), "stop": whole()}))
@@ -176,8 +177,12 @@ def _from(place: str, value: Any) -> None:
     (text if isinstance(value, str) else number)(place, value)
 
 
+def _stratify(place: str, value: Any) -> None:
+    (text if isinstance(value, str) else flag)(place, value)
+
+
 _VALIDATION = fields(
-    fraction=maybe(number), stratify=maybe(flag), column=maybe(text), group=maybe(text), time=maybe(text), folds=maybe(whole(1)),
+    fraction=maybe(number), stratify=maybe(_stratify), column=maybe(text), group=maybe(text), time=maybe(text), folds=maybe(whole(1)),
     fold=maybe(whole()), table=maybe(text), **{"from": maybe(_from)},
 )  # fmt: skip
 
@@ -195,15 +200,43 @@ def criterion(place: str, value: Any, option: Any) -> None:
     (_COLUMN if names else maybe(_COLUMN))(place, value)
 
 
+def stratified(place: str, value: Any, option: Any) -> None:
+    """The labels, one of which the option ``validation`` may name by its output."""
+    output = option.get("stratify") if isinstance(option, dict) else None
+    if output is not None and not any(output is True or label.get("output") == output for label in value):
+        raise wrong(place, value, "a list of labels with that of the option validation")
+
+
 def part(place: str, value: Any) -> None:
     """What ``encoders.model_part`` takes."""
-    (fields(model=_PART) if isinstance(value, dict) and "model" in value else _PART)(place, value)
+    (fields(model=_whole_part) if isinstance(value, dict) and "model" in value else _whole_part)(place, value)
 
 
-program = fields(
-    definition=named(anything), optimizer=anything, metrics=maybe(many(anything)), weighted_metrics=maybe(many(anything)),
-    precision=maybe(text), encoders=part,
+def _whole_part(place: str, value: Any) -> None:
+    _PART(place, value)
+    names = [output.get("name") for output in value["outputs"]]
+    if len(names) > 1 and (None in names or len(set(names)) < len(names)):
+        raise wrong(place + ".outputs", value["outputs"], "a list of outputs of different names")
+
+
+def _metrics(place: str, value: Any) -> None:
+    """A list, or by the name of an output one of each."""
+    (named(maybe(many(anything))) if isinstance(value, dict) else many(anything))(place, value)
+
+
+_PROGRAM = fields(
+    definition=named(anything), optimizer=anything, metrics=maybe(_metrics), weighted_metrics=maybe(_metrics), precision=maybe(text),
+    loss_weights=maybe(named(number)), encoders=part,
 )  # fmt: skip
+
+
+def program(place: str, value: Any) -> None:
+    """What ``program.Program`` takes."""
+    _PROGRAM(place, value)
+    several = len(encoders.model_part(value["encoders"])["outputs"]) > 1
+    for key in ("metrics", "weighted_metrics"):
+        if value.get(key) is not None and isinstance(value[key], dict) != several:
+            raise wrong("%s.%s" % (place, key), value[key], "an object by outputs" if several else "a list")
 
 
 def feature(place: str, value: Any) -> None:
@@ -220,7 +253,9 @@ def feature(place: str, value: Any) -> None:
 
 def encoded(place: str, value: Any) -> None:
     """What ``tensors.Encoding`` takes."""
-    fields(features=many(feature, 1), label=_LABEL, inputs=many(_INPUT, 1), model=_PART)(place, value)
+    fields(features=many(feature, 1), labels=many(_LABEL, 1), inputs=many(_INPUT, 1), model=_whole_part)(place, value)
+    if len(value["labels"]) != len(value["model"]["outputs"]):
+        raise wrong(place + ".labels", value["labels"], "a list of a label for each output")
     names = {item["name"] for item in value["features"]}
     for given in value["inputs"]:
         if not names.issuperset(given["features"]):
@@ -237,10 +272,12 @@ def encoded(place: str, value: Any) -> None:
         if item["kind"] != "text" and item.get("nulls") is not None:
             number(at + ".nulls.value", item["nulls"].get("value"))
         _affine(at, item)
-    _CLASSES("%s.label" % place, value["label"])
-    _affine("%s.label" % place, value["label"])
-    if value["label"]["task"] == "classification":
-        many(_class, 1)("%s.label.classes" % place, value["label"].get("classes"))
+    for item in value["labels"]:
+        at = "%s.labels" % place
+        _CLASSES(at, item)
+        if item["task"] == "classification":
+            many(_class, 1)(at + ".classes", item.get("classes"))
+        _affine(at, item)
 
 
 def _affine(place: str, value: dict) -> None:

@@ -107,7 +107,7 @@ def _cores() -> int:
 
 _CLAIM = specs.fields(group=specs.text)
 _LOAD = specs.fields(
-    run=specs.text, group=specs.maybe(specs.text), features=specs.many(specs.feature, 1), label=specs.label, weight=specs.weight,
+    run=specs.text, group=specs.maybe(specs.text), features=specs.many(specs.feature, 1), labels=specs.labels, weight=specs.weight,
     sample=specs.maybe(specs.number), seed=specs.whole(), validation=specs.validation, held=specs.maybe(specs.ranks),
     memory_bytes=specs.maybe(specs.whole()), overflow=specs.maybe(specs.flag), dealt=specs.maybe(specs.flag),
 )  # fmt: skip
@@ -189,7 +189,8 @@ def load(plpy, gd: dict, spec: dict) -> Report:
     else:
         _LOAD("", spec)
         specs.criterion("criterion", spec.get("criterion"), spec["validation"])
-        columns = [*spec["features"], *(spec[key] for key in ("label", "weight", "criterion") if spec.get(key))]
+        specs.stratified("labels", spec["labels"], spec["validation"])
+        columns = [*spec["features"], *spec["labels"], *(spec[key] for key in ("weight", "criterion") if spec.get(key))]
         reads = specs.reads([column["name"] for column in columns], [name for f in spec["features"] for name in read_of(f)[1:]])
         reads("reads", spec.get("reads"))
         specs.maybe(reads)("held_reads", spec.get("held_reads"))

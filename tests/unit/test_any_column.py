@@ -382,7 +382,8 @@ def fed(table: tuple) -> Optional[tuple]:
     read, server = [], Server([*columns_, label])
     spec = {
         "reads": [{"relation": "t", "where": None, "columns": {column.name: column.name for column in [*columns_, label]}}],
-        "features": [column.feature for column in columns_], "label": {k: v for k, v in label.feature.items() if k != "kind"},
+        "features": [column.feature for column in columns_],
+        "labels": [{**{k: v for k, v in label.feature.items() if k != "kind"}, "output": None}],
         "seed": 3, "validation": validation, "memory_bytes": None,
     }  # fmt: skip
     rows = [row for row in range(count) if all(usable(column, column.values[row]) for column in [*made, label])]
@@ -396,9 +397,9 @@ def fed(table: tuple) -> Optional[tuple]:
         assert sorted(train + held) == rows
         assert sum(part.skipped for part in read) + len(rows) == count
         inputs = [{"name": column.name, "features": [column.name], "stack": None} for column in columns_]
-        label_spec = spec["label"]
+        label_specs = spec["labels"]
         stats = [settled(part.stats()) for part in read]
-        found = settled(encoders.merge(spec["features"], label_spec, stats, nulls, validation, inputs))
+        found = settled(encoders.merge(spec["features"], label_specs, stats, nulls, validation, inputs))
         encoding = tensors.Encoding(found)
         encoded = [part.encode(encoding) for part in read]
     except errors.CerebroError as error:
@@ -436,7 +437,7 @@ def test_a_table_of_any_columns_becomes_the_tensors_that_numpy_makes_of_it_or_is
     if label.feature["type"] == "real":
         np.testing.assert_array_equal(whole["label"], np.array(labels, np.float32))
     else:
-        assert [found["label"]["classes"][code] for code in whole["label"]] == labels
+        assert [found["labels"][0]["classes"][code] for code in whole["label"]] == labels
 
 
 def as_archive(made: Made, feature: dict, order: list[int]) -> Any:

@@ -12,7 +12,7 @@ from cerebro_udf import columns, encoders, errors, tensors
 NUMBER = {"name": "x", "column": "x", "type": "real", "kind": "number", "encoder": None}
 ARRAY = {"name": "a", "column": "a", "type": "real[]", "kind": "array", "encoder": None}
 TEXT = {"name": "t", "column": "t", "type": "text", "kind": "text", "encoder": None}
-LABEL = {"name": "y", "column": "y", "type": "integer", "task": None}
+LABEL = {"name": "y", "output": None, "type": "integer", "task": None}
 CLEAN = {"nulls": 0, "nans": 0, "infinities": 0}
 
 
@@ -49,7 +49,7 @@ def labels(*classes):
 def test_moments_of_three_shards_are_those_of_all_rows():
     values = np.random.default_rng(0).normal(1e6, 2.0, 1000)
     stats = [shard(len(part), x=moments(part)) for part in (values[:10], values[10:10], values[10:])]
-    feature = encoders.merge([NUMBER], None, stats)["features"][0]
+    feature = encoders.merge([NUMBER], [], stats)["features"][0]
     assert feature["mean"][0] == pytest.approx(values.mean(), rel=1e-12)
     assert feature["scale"][0] == pytest.approx(values.std(), rel=1e-9)
 
@@ -58,7 +58,7 @@ def test_moments_of_three_shards_are_those_of_all_rows():
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=8), min_size=1, max_size=5).filter(lambda s: any(s)))
 def test_merged_moments_do_not_depend_on_how_rows_are_sharded(parts):
     together = np.concatenate([np.array(part, float) for part in parts])
-    feature = encoders.merge([NUMBER], None, [shard(len(part), x=moments(part)) for part in parts])[
+    feature = encoders.merge([NUMBER], [], [shard(len(part), x=moments(part)) for part in parts])[
         "features"
     ][0]
     assert feature["mean"][0] == pytest.approx(together.mean(), rel=1e-9, abs=1e-6)
@@ -70,13 +70,13 @@ def test_merged_moments_do_not_depend_on_how_rows_are_sharded(parts):
 
 def test_a_constant_column_is_not_scaled():
     stats = [shard(2, x=moments([0.1, 0.1])), shard(1, x=moments([0.1]))]
-    assert encoders.merge([NUMBER], None, stats)["features"][0]["scale"] == [1.0]
+    assert encoders.merge([NUMBER], [], stats)["features"][0]["scale"] == [1.0]
 
 
 def test_arrays_of_rank_two_are_standardized_per_last_axis():
     values = np.random.default_rng(1).normal(size=(50, 4, 3)) * [1, 10, 100]
     merged = encoders.merge(
-        [ARRAY], None, [shard(20, a=moments(values[:20])), shard(30, a=moments(values[20:]))]
+        [ARRAY], [], [shard(20, a=moments(values[:20])), shard(30, a=moments(values[20:]))]
     )
     assert merged["features"][0]["shape"] == [4, 3] and merged["model"]["inputs"][0]["numbers"] == [4, 3]
     encoded = tensors.Encoding(merged).encode({"a": values.astype(np.float32)})["numbers"]
@@ -87,7 +87,7 @@ def test_arrays_of_rank_two_are_standardized_per_last_axis():
 def test_numbers_and_short_arrays_join_in_feature_order():
     features = [NUMBER, ARRAY, {**NUMBER, "name": "z", "encoder": "none"}]
     stats = [shard(2, x=moments([1.0, 3.0]), a=moments([[0.0, 2.0], [4.0, 2.0]]), z=moments([7.0, 8.0]))]
-    merged = json.loads(json.dumps(encoders.merge(features, None, stats)))
+    merged = json.loads(json.dumps(encoders.merge(features, [], stats)))
     encoded = tensors.Encoding(merged).encode(
         {"x": np.array([1.0, 3.0]), "z": np.array([7.0, 8.0]), "a": np.array([[0, 2], [4, 2]], np.float32)},
     )
@@ -97,7 +97,7 @@ def test_numbers_and_short_arrays_join_in_feature_order():
 
 def test_the_vocabulary_is_sorted_and_unseen_values_have_code_zero():
     stats = [shard(3, t={**CLEAN, "counts": {"é": 1, "b": 2}}), shard(1, t={**CLEAN, "counts": {"B": 1}})]
-    merged = encoders.merge([TEXT], None, stats)
+    merged = encoders.merge([TEXT], [], stats)
     assert merged["features"][0]["vocabulary"] == ["B", "b", "é"]
     assert merged["model"]["inputs"][0]["codes"] == [{"name": "t", "size": 4, "encoder": "one_hot"}]
     column = tensors.Text(np.array([0, 1, 0], np.int32), ["é", "new"])
@@ -107,18 +107,18 @@ def test_the_vocabulary_is_sorted_and_unseen_values_have_code_zero():
 
 def test_many_values_get_an_embedding_and_only_the_most_frequent_a_code():
     counts = {"%05d" % i: (1 if i < 5 else 2) for i in range(10_003)}
-    feature = encoders.merge([TEXT], None, [shard(3, t={**CLEAN, "counts": counts})])["features"][0]
+    feature = encoders.merge([TEXT], [], [shard(3, t={**CLEAN, "counts": counts})])["features"][0]
     assert feature["encoder"] == "embedding" and feature["dim"] == 50 and len(feature["vocabulary"]) == 10_000
     assert feature["vocabulary"][:3] == ["00000", "00001", "00005"]
     part = {"size": 65, "dim": round(1.6 * 65**0.56)}
-    few = encoders.merge([TEXT], None, [shard(3, t={**CLEAN, "counts": {"%d" % i: 1 for i in range(65)}})])
+    few = encoders.merge([TEXT], [], [shard(3, t={**CLEAN, "counts": {"%d" % i: 1 for i in range(65)}})])
     assert few["features"][0]["dim"] == part["dim"]
 
 
 def test_encoders_asked_for_are_used():
     stats = [shard(2, t={**CLEAN, "counts": {"a": 1, "b": 1}})]
     wanted = {**TEXT, "encoder": {"embedding": {"dim": 8}}}
-    assert encoders.merge([wanted], None, stats)["model"]["inputs"][0]["codes"][0] == {
+    assert encoders.merge([wanted], [], stats)["model"]["inputs"][0]["codes"][0] == {
         "name": "t",
         "size": 3,
         "encoder": "embedding",
@@ -168,37 +168,37 @@ def test_labels_without_a_task_are_refused(type_, task):
 )
 def test_classes_are_sorted_and_come_back(parts, sorted_classes):
     merged = encoders.merge(
-        [NUMBER], LABEL, [shard(2, x=moments([1.0, 2.0]), y=labels(*part)) for part in parts]
+        [NUMBER], [LABEL], [shard(2, x=moments([1.0, 2.0]), y=labels(*part)) for part in parts]
     )
-    assert merged["label"]["classes"] == sorted_classes and encoders.from_data(merged)["classes"] == len(sorted_classes)
+    assert merged["labels"][0]["classes"] == sorted_classes and encoders.from_data(merged)["classes"] == len(sorted_classes)
     column = sorted_classes[::-1] if isinstance(sorted_classes[0], str) else np.array(sorted_classes[::-1])
-    codes = tensors.Encoding(merged).encode({"x": np.ones(len(column))}, column)["label"]
+    codes = tensors.Encoding(merged).encode({"x": np.ones(len(column))}, [column])["label"]
     assert codes.dtype == np.int32
-    assert [merged["label"]["classes"][i] for i in codes] == sorted_classes[::-1]
+    assert [merged["labels"][0]["classes"][i] for i in codes] == sorted_classes[::-1]
 
 
 def test_bigint_classes_stay_exact():
     big = [2**62, 2**62 + 1]
     merged = json.loads(
-        json.dumps(encoders.merge([NUMBER], LABEL, [shard(2, x=moments([1.0, 2.0]), y=labels(*big))]))
+        json.dumps(encoders.merge([NUMBER], [LABEL], [shard(2, x=moments([1.0, 2.0]), y=labels(*big))]))
     )
-    assert tensors.Encoding(merged).encode({"x": np.ones(2)}, np.array(big[::-1]))["label"].tolist() == [1, 0]
+    assert tensors.Encoding(merged).encode({"x": np.ones(2)}, [np.array(big[::-1])])["label"].tolist() == [1, 0]
 
 
 def test_an_unseen_label_is_named():
-    merged = encoders.merge([NUMBER], LABEL, [shard(2, x=moments([1.0, 2.0]), y=labels(1, 2))])
+    merged = encoders.merge([NUMBER], [LABEL], [shard(2, x=moments([1.0, 2.0]), y=labels(1, 2))])
     with pytest.raises(errors.BadData) as caught:
-        tensors.Encoding(merged).encode({"x": np.ones(2)}, np.array([1, 7]))
+        tensors.Encoding(merged).encode({"x": np.ones(2)}, [np.array([1, 7])])
     assert "7" in caught.value.detail
 
 
 def test_regression_labels_become_float32():
     label = {**LABEL, "type": "double precision"}
     merged = encoders.merge(
-        [NUMBER], label, [shard(2, x=moments([1.0, 2.0]), y={**CLEAN, "min": 0.0, "max": 1.0})]
+        [NUMBER], [label], [shard(2, x=moments([1.0, 2.0]), y={**CLEAN, "min": 0.0, "max": 1.0})]
     )
     assert merged["model"]["outputs"][0]["classes"] is None
-    assert tensors.Encoding(merged).encode({"x": np.ones(2)}, np.array([0.1, 0.2]))["label"].dtype == np.float32
+    assert tensors.Encoding(merged).encode({"x": np.ones(2)}, [np.array([0.1, 0.2])])["label"].dtype == np.float32
 
 
 @pytest.mark.parametrize(
@@ -208,21 +208,21 @@ def test_quantities_that_single_precision_would_flatten_are_refused_as_labels(lo
     stats = [shard(2, x=moments([1.0, 2.0]), y={**CLEAN, "min": low, "max": high})]
     label = {**LABEL, "type": "double precision"}
     if kept:
-        assert encoders.merge([NUMBER], label, stats)["label"]["task"] == "regression"
+        assert encoders.merge([NUMBER], [label], stats)["labels"][0]["task"] == "regression"
     else:
         assert "675 steps" in bad(stats, errors.OutOfRange, 'label "y" holds numbers', label=label).detail
-        assert encoders.merge([NUMBER], {**label, "type": "real"}, stats), "whose numbers lose nothing any more"
+        assert encoders.merge([NUMBER], [{**label, "type": "real"}], stats), "whose numbers lose nothing any more"
 
 
 def test_a_class_of_skipped_rows_alone_is_none():
-    merged = encoders.merge([NUMBER], {**LABEL, "type": "text"}, [shard(2, x=moments([1.0, 2.0]), y=labels("a", "b"))])
+    merged = encoders.merge([NUMBER], [{**LABEL, "type": "text"}], [shard(2, x=moments([1.0, 2.0]), y=labels("a", "b"))])
     column = tensors.Text(np.array([2, 0, 2], np.int32), ["b", "of a row that was skipped", "a"])
-    assert tensors.Encoding(merged).encode({"x": np.ones(3)}, column)["label"].tolist() == [0, 1, 0]
+    assert tensors.Encoding(merged).encode({"x": np.ones(3)}, [column])["label"].tolist() == [0, 1, 0]
 
 
 def bad(stats, error, match, features=(NUMBER,), label=None, **options):
     with pytest.raises(error, match=match) as caught:
-        encoders.merge(list(features), label, stats, **options)
+        encoders.merge(list(features), [] if label is None else [label], stats, **options)
     assert caught.value.hint and caught.value.hint.endswith(".")
     return caught.value
 
@@ -231,7 +231,7 @@ def test_nulls_are_summed_over_shards_and_name_the_option():
     dirty = {**moments([1.0]), "nulls": 2, "nans": 1}
     error = bad([shard(1, x=dirty), shard(1, x=dirty)], errors.NullInData, 'column "x" holds NULL')
     assert "4 NULL, 2 NaN, 0 infinite" in error.detail and '"nulls"' in error.hint
-    encoders.merge([NUMBER], None, [shard(1, x=dirty)], nulls="skip")
+    encoders.merge([NUMBER], [], [shard(1, x=dirty)], nulls="skip")
 
 
 def test_data_that_cannot_be_trained_on_is_refused():
@@ -272,10 +272,10 @@ def test_data_that_cannot_be_trained_on_is_refused():
 def test_long_columns_are_encoded_in_chunks_between_which_interrupts_are_looked_at():
     rows = 3 * tensors.CHUNK_ROWS + 1
     stats = [shard(rows, x=moments(np.arange(rows)), t={**CLEAN, "counts": {"a": rows}}, y=labels(0, 1))]
-    merged = encoders.merge([NUMBER, TEXT], LABEL, stats)
+    merged = encoders.merge([NUMBER, TEXT], [LABEL], stats)
     columns = {"x": np.arange(rows), "t": tensors.Text(np.zeros(rows, np.int32), ["a"])}
     label, calls = np.arange(rows) % 2, []
-    encoded = tensors.Encoding(merged).encode(columns, label, lambda: calls.append(1))
+    encoded = tensors.Encoding(merged).encode(columns, [label], lambda: calls.append(1))
     assert len(calls) == 3 * 4
     assert encoded["label"].tolist() == label.tolist() and set(encoded["codes"][:, 0]) == {1}
 
@@ -286,12 +286,12 @@ def test_long_columns_are_encoded_in_chunks_between_which_interrupts_are_looked_
         raise Cancelled
 
     with pytest.raises(Cancelled):
-        tensors.Encoding(merged).encode(columns, label, cancel)
+        tensors.Encoding(merged).encode(columns, [label], cancel)
 
 
 def test_features_keep_their_types():
     features = [NUMBER, {**TEXT, "type": "character"}]
-    merged = encoders.merge(features, None, [shard(1, x=moments([1.0]), t={**CLEAN, "counts": {"a": 1}})])
+    merged = encoders.merge(features, [], [shard(1, x=moments([1.0]), t={**CLEAN, "counts": {"a": 1}})])
     assert [feature["type"] for feature in merged["features"]] == ["real", "character"]
 
 
@@ -309,11 +309,11 @@ def test_a_bucket_begins_at_the_least_value_that_its_share_of_the_rows_lies_belo
     values = np.random.default_rng(2).integers(0, 40, 300).astype(float)
     spec = {**NUMBER, "encoder": {"bucketize": {"buckets": buckets}}}
     stats = [shard(len(part), x={**moments(part), "points": points(part)}) for part in (values[:7], values[7:100], values[100:])]
-    feature = encoders.merge([spec], None, stats)["features"][0]
+    feature = encoders.merge([spec], [], stats)["features"][0]
     shares = [k / buckets for k in range(1, buckets)]
     expected = [min(v for v in np.unique(values) if (values < v).mean() >= share) for share in shares]
     assert feature["boundaries"] == sorted(set(expected)) and feature["encoder"] == "one_hot"
-    codes = tensors.Encoding(encoders.merge([spec], None, stats)).encode({"x": values})["codes"][:, 0]
+    codes = tensors.Encoding(encoders.merge([spec], [], stats)).encode({"x": values})["codes"][:, 0]
     assert codes.tolist() == [sum(value >= boundary for boundary in expected) for value in values]
 
 
@@ -322,7 +322,7 @@ def test_boundaries_of_many_shards_are_off_by_no_more_than_two_blocks_of_rows():
     stats = [
         shard(len(part), x={**moments(part), "points": points(part, block)}) for part in (values[:3000], values[3000:3500], values[3500:])
     ]
-    boundaries = encoders.merge([BUCKETS], None, stats)["features"][0]["boundaries"]
+    boundaries = encoders.merge([BUCKETS], [], stats)["features"][0]["boundaries"]
     assert len(boundaries) == 3
     for share, boundary in zip((0.25, 0.5, 0.75), boundaries):
         assert abs((values < boundary).sum() - share * len(values)) <= 2 * 3 * block
@@ -331,7 +331,7 @@ def test_boundaries_of_many_shards_are_off_by_no_more_than_two_blocks_of_rows():
 def test_explicit_boundaries_are_kept_and_buckets_may_be_embedded():
     settings = {"boundaries": [18.0, 65.0], "as": {"embedding": {"dim": 2}}}
     stats = [shard(2, x={**moments([1.0, 70.0]), "points": points([1.0, 70.0])})]
-    merged = encoders.merge([{**NUMBER, "encoder": {"bucketize": settings}}], None, stats)
+    merged = encoders.merge([{**NUMBER, "encoder": {"bucketize": settings}}], [], stats)
     assert merged["model"]["inputs"][0]["codes"] == [{"name": "x", "size": 3, "encoder": "embedding", "dim": 2}]
     codes = tensors.Encoding(merged).encode({"x": np.array([17.9, 18.0, 64.9, 65.0])})["codes"]
     assert codes.tolist() == [[0], [1], [1], [2]]
@@ -345,13 +345,13 @@ def test_minmax_maps_the_range_of_all_shards_onto_zero_to_one():
     spec = {**NUMBER, "encoder": "minmax"}
     stats = [shard(2, x={**moments(part), "range": [[min(part)], [max(part)]]}) for part in ([3.0, 5.0], [1.0, 2.0])]
     stats.append(shard(0, x={**moments([]), "range": None}))
-    encoded = tensors.Encoding(encoders.merge([spec], None, stats)).encode({"x": np.array([1.0, 5.0, 2.0, 9.0])})
+    encoded = tensors.Encoding(encoders.merge([spec], [], stats)).encode({"x": np.array([1.0, 5.0, 2.0, 9.0])})
     assert encoded["numbers"].tolist() == [[0], [1], [0.25], [2]]
 
 
 def merged(features, stats, inputs):
     given = [{"name": name, "features": names, "stack": stack} for name, (names, stack) in inputs.items()]
-    return json.loads(json.dumps(encoders.merge(features, None, stats, inputs=given)))
+    return json.loads(json.dumps(encoders.merge(features, [], stats, inputs=given)))
 
 
 def test_features_go_to_the_inputs_that_name_them_in_their_order():

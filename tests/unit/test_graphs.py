@@ -3,10 +3,11 @@
 import json
 
 import keras
+import numpy as np
 import pytest
 
-from cerebro_udf import compilation, definition
-from cerebro_udf.coordinator import options
+from cerebro_udf import compilation, definition, encoders
+from cerebro_udf.coordinator import ends, options
 from cerebro_udf.errors import InvalidArgument, NotSupported
 from cerebro_udf.segment import network, program, seeds
 from tests.unit.test_program import data, part, spec
@@ -82,7 +83,7 @@ TWO = {**part(), "inputs": [{"name": "b", "numbers": [5, 2], "codes": []}, {"nam
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_a_model_of_two_inputs_trains_as_keras_trains_it_bit_for_bit(structure):
     checked = definition.check(json.loads(two_inputs(STRUCTURES[structure]).to_json()))
-    assert sorted(definition.ends(checked)[0]) == ["a", "b"]
+    assert sorted(definition.inputs(checked)) == ["a", "b"]
     built = program.Program({**spec([{"Dense": {"units": 3}}]), "definition": definition.bind(checked, {}), "encoders": TWO})
     model = two_inputs(lambda a, b: {"numbers": b, "numbers_1": a})
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
@@ -124,17 +125,139 @@ def unequal(ours, theirs):
     return [name for name, variable in named(theirs).items() if named(ours)[name].numpy().tobytes() != variable.numpy().tobytes()]
 
 
-def two_outputs():
+def three_outputs(structure):
+    x = keras.Input((6,), name="x")
+    shared = L.Dropout(0.2)(L.Dense(8, activation="tanh")(x))
+    kind, size = L.Dense(3, name="kind")(shared), L.Dense(1, name="size")(L.BatchNormalization()(shared))
+    return keras.Model(x, structure(kind, size, L.Dense(2, activation="sigmoid", name="flags")(shared)))
+
+
+ENDS = {"list": lambda *y: list(y), "turned": lambda k, s, f: [f, k, s], "dict": lambda k, s, f: {"kind": k, "b": s, "a": f}}
+TASKS = {
+    "kind": {"task": "classification", "classes": 3}, "size": {"task": "regression", "classes": None},
+    "flags": {"task": "multi_label", "classes": 2, "shape": [2]},
+}  # fmt: skip
+LOSSES = {"kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "size": keras.losses.Huber(),
+          "flags": keras.losses.BinaryCrossentropy()}  # fmt: skip
+
+
+@pytest.mark.parametrize("weights", ["none", "of rows", "of each"])
+@pytest.mark.parametrize("structure", ENDS)
+def test_a_model_of_three_outputs_trains_as_keras_trains_it_bit_for_bit(structure, weights):
+    layers = {"b": "size", "a": "flags"} if structure == "dict" else {}
+    checked = definition.check(json.loads(three_outputs(ENDS[structure]).to_json()))
+    names = definition.outputs(checked)
+    assert names == {"list": ["kind", "size", "flags"], "turned": ["flags", "kind", "size"], "dict": ["a", "b", "kind"]}[structure]
+    three = {**part(), "outputs": [{"name": name, **TASKS[layers.get(name, name)]} for name in sorted(names)]}
+    importance = dict(zip(sorted(names), (0.5, 2.0, 1.0)))
+    own = {**spec([{"Dense": {"units": 3}}]), "definition": definition.bind(checked, {}), "encoders": three}
+    metrics = {name: [compilation.check_metric("accuracy")] for name in names if layers.get(name, name) != "size"}
+    built = program.Program({**own, "loss": {"size" if "size" in names else "b": compilation.check_loss("huber")},
+                             "loss_weights": importance, "metrics": metrics})  # fmt: skip
+    model = three_outputs(ENDS[structure])
+    in_form = (lambda given: {name: given[name] for name in names}) if structure == "dict" else (lambda given: [given[n] for n in names])
+    model.compile("adam", in_form({name: LOSSES[layers.get(name, name)] for name in names}), in_form(importance), jit_compile=False)
+    model.optimizer.build(model.trainable_variables)
+    random, arrays = np.random.default_rng(3), data(part(), N)
+    given = {"kind": arrays.pop("label"), "size": random.normal(size=N).astype(np.float32),
+             "flags": random.integers(0, 2, (N, 2)).astype(np.float32)}  # fmt: skip
+    y, w = {name: given[layers.get(name, name)] for name in names}, {name: random.uniform(0, 2, N).astype(np.float32) for name in names}
+    arrays.update(zip(encoders.label_names(three), (y[name] for name in sorted(names))))
+    of_each = {encoders.tensor_name("weight", number): w[name] for number, name in enumerate(sorted(names))}
+    arrays.update({"none": {}, "of rows": {"weight": w["kind"]}, "of each": of_each}[weights])
+    order, beginning = seeds.permutation(5, 1, 0, N), [variable.numpy() for variable in model.optimizer.variables]
+
+    def train(picks):
+        sample_weight = {"none": None, "of rows": w["kind"][picks], "of each": in_form({n: w[n][picks] for n in names})}[weights]
+        return model.train_on_batch(arrays["numbers"][picks], in_form({n: y[n][picks] for n in names}), sample_weight)
+
+    for rows in (1, 2):  # opens its graph for minibatches of any size
+        train(order[:rows])
+    for variable, value in zip(model.optimizer.variables, beginning):
+        variable.assign(value)
+    built.set_state(built.initial_state(11))
+    matched(network.body_of(built.model, {"encoders": three}), model)
+    built.train(arrays, order, BATCH)
+    for start in range(0, N, BATCH):
+        train(order[start : start + BATCH])
+    assert unequal(network.body_of(built.model, {"encoders": three}), model) == []
+    found = built.results()
+    reported = [name + ("_accuracy" if name in metrics else "_mae") for name in names]
+    assert sorted(found) == sorted(["loss", *reported, *(name + "_loss" for name in names)])
+    assert found["loss"] == pytest.approx(sum(importance[name] * found[name + "_loss"] for name in names), rel=1e-6)
+
+
+def test_the_loss_of_each_output_is_its_mean_over_rows_however_they_are_cut():
+    checked = definition.check(json.loads(three_outputs(ENDS["list"]).to_json()))
+    three = {**part(), "outputs": [{"name": name, **TASKS[name]} for name in sorted(TASKS)]}
+    built = program.Program({**spec([{"Dense": {"units": 3}}]), "definition": definition.bind(checked, {}), "encoders": three})
+    arrays, random = data(part(), N), np.random.default_rng(3)
+    arrays.update(label_1=arrays.pop("label"), label_2=random.normal(size=N).astype(np.float32))
+    arrays["label"] = random.integers(0, 2, (N, 2)).astype(np.float32)
+    y = [arrays[name] for name in ("label_1", "label_2", "label")]
+    found, model = [], network.body_of(built.model, {"encoders": three})
+    for cut in (N, 50):  # 50: the last minibatch has 3 rows
+        built.reset_metrics()
+        built.validate(arrays, cut)
+        found.append(built.results())
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+    for name, outputs, label in zip(("kind", "size", "flags"), model(arrays["numbers"]), y):
+        loss = {**LOSSES, "size": keras.losses.MeanSquaredError()}[name]
+        assert found[0][name + "_loss"] == pytest.approx(float(loss(label, outputs)), rel=1e-5)
+
+
+def test_outputs_that_cannot_be_told_apart_are_refused():
     x = keras.Input((6,))
-    return keras.Sequential([L.Dense(4), keras.Model(x, [L.Dense(3)(x), L.Dense(1)(x)])])
+    for outputs in ({"a": [L.Dense(1)(x)], "b": {"c": L.Dense(1)(x), "d": L.Dense(1)(x)}}, list(L.LSTM(2, return_state=True)(x[:, None]))):
+        checked = definition.check(json.loads(keras.Model(x, outputs).to_json()))
+        with pytest.raises(NotSupported) as refused:
+            options.parse(None, checked)
+        assert "dictionary" in refused.value.hint
 
 
-def test_a_model_of_several_outputs_is_stored_and_fit_says_that_it_cannot_train_it_yet():
-    checked = definition.check(json.loads(two_outputs().to_json()))
-    assert len(definition.ends(checked)[1]) == 2
-    with pytest.raises(NotSupported, match="not supported yet") as refused:
-        options.parse(None, checked)
-    assert "2 " in refused.value.detail and refused.value.hint
+@pytest.mark.parametrize("given, message, hint", [
+    (None, "several outputs", '"kind": '), ({"kind": "k", "size": "s"}, 'leaves out "flags"', "Say what"),
+    ({"kind": "k", "size": "s", "flag": "f"}, 'names "flag"', 'Did you mean "flags"'),
+    ({"kind": 3}, "outputs.kind", "species"), ({"kind": {"label": "k", "tsk": "x"}}, 'unknown key "tsk"', '"task"'),
+    ({"kind": {"label": "k", "task": "ranking"}}, "outputs.kind.task", "multi_label"),
+])  # fmt: skip
+def test_the_labels_of_outputs_are_to_be_named(given, message, hint):
+    checked = definition.check(json.loads(three_outputs(ENDS["list"]).to_json()))
+    with pytest.raises(InvalidArgument, match=message) as refused:
+        options.parse({"outputs": given}, checked)
+    assert hint in refused.value.hint
+
+
+@pytest.mark.parametrize("given, message, hint", [
+    ({"loss": "mse"}, 'option "loss" has a wrong value', "flags"), ({"loss": {"kinds": "mse"}}, 'names "kinds"', '"kind"'),
+    ({"metrics": ["mae"]}, 'option "metrics" has a wrong value', "flags"),
+    ({"loss_weights": {"kind": -1}}, "loss_weights.kind", "0 or more"),
+    ({"class_weight": "balanced"}, 'option "class_weight" has a wrong value', "flags"),
+    ({"rank_by": "val_accuracy"}, "does not report", "kind_accuracy"),
+    ({"early_stopping": {"monitor": "kind_acc"}}, "does not report", "kind"),
+    ({"metrics": {"kind": [{"AUC": {"name": "loss"}}]}}, 'two metrics', "Name"),
+    ({"task": "regression"}, "option task and option outputs", "Leave"),
+    ({"search": {"space": {"loss": ["mse"]}}}, 'option "loss"', "flags"),
+])  # fmt: skip
+def test_what_goes_by_outputs_is_checked_by_their_names(given, message, hint):
+    checked = definition.check(json.loads(three_outputs(ENDS["list"]).to_json()))
+    outputs = {"kind": "k", "size": "s", "flags": {"label": "f", "task": "multi_label"}}
+    with pytest.raises(InvalidArgument, match=message) as refused:
+        ends.settle(options.parse({"outputs": outputs, **given}, checked), None)
+    assert hint in "%s %s" % (refused.value.detail, refused.value.hint)
+
+
+def test_a_single_output_that_is_named_is_that_of_the_label():
+    checked = definition.check({"layers": [{"Dense": {"units": 1}}]})
+    parsed = options.parse({"outputs": {"y": {"label": "price", "task": "regression"}}}, checked)
+    assert (ends.settle(parsed, None), parsed.task, parsed.outputs) == ("price", "regression", None)
+    for given, label in (({"outputs": {"y": "price"}}, "other"), ({"outputs": {"y": "price"}, "task": "regression"}, None)):
+        with pytest.raises(InvalidArgument, match="exclude each other"):
+            ends.settle(options.parse(given, checked), label)
+    with pytest.raises(InvalidArgument, match="one output"):
+        options.parse({"outputs": {"y": "price", "z": "cost"}}, checked)
+    with pytest.raises(InvalidArgument, match="loss_weights"):
+        options.parse({"loss_weights": {"y": 1}}, checked)
 
 
 @pytest.mark.parametrize("given, message, hint", [
@@ -151,7 +274,7 @@ def test_the_inputs_of_a_model_are_to_be_named(given, message, hint):
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 def test_a_model_of_one_input_may_have_it_named(form):
     checked = definition.check(json.loads(form().to_json()))
-    (name,) = definition.ends(checked)[0]
+    (name,) = definition.inputs(checked)
     assert options.parse(None, checked).inputs is None
     assert options.parse({"inputs": {name or "x": ["a", "b"]}}, checked).inputs == [
         {"name": name or "x", "features": ["a", "b"], "stack": None}

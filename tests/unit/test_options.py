@@ -43,6 +43,8 @@ def test_no_options_are_sensible_ones():
         "reduce_on_plateau": None,
         "class_weight": None,
         "sample_weight": None,
+        "outputs": None,
+        "loss_weights": None,
         "weighted_metrics": None,
         "precision": "float32",
         "fuse": None,

@@ -24,11 +24,11 @@ ARGUMENTS = {
 def spec_of(feature, layers, augmented=()):
     """The encoders and the program of a run whose only feature this is."""
     full = augment.check(augment.read("augment", {feature["name"]: list(augmented)}), [feature]) if augmented else {}
-    label = {"name": "y", "type": "text", "task": "classification", "classes": ["a", "b"]}
+    label = {"name": "y", "output": None, "type": "text", "task": "classification", "classes": ["a", "b"]}
     (feature,) = encoders._varied([feature], full)
     given = [{"name": None, "features": [feature["name"]], "stack": None}]
-    made = {"format": encoders.FORMAT, "features": [feature], "label": label, "inputs": given}
-    made["model"] = encoders._model([feature], given, label)
+    made = {"format": encoders.FORMAT, "features": [feature], "labels": [label], "inputs": given}
+    made["model"] = encoders._model([feature], given, [label])
     model = definition.check({"layers": layers})
     return made, programs.order(options.parse({}, model), {}, model, made)["program"]
 
@@ -89,8 +89,8 @@ def test_bytes_stay_bytes_until_the_model_scales_them():
     kernel, bias = (variable.numpy() for variable in built.model.trainable_variables)
     expected = keras.ops.softmax((pictures(3) / 255).reshape(3, -1) @ kernel + bias)
     pngs = ["\\x" + tf.io.encode_png(picture).numpy().hex() for picture in pictures(3)]
-    np.testing.assert_allclose(predictor.rows([{"i": png} for png in pngs])[1], expected, rtol=1e-5)
-    np.testing.assert_allclose(predictor.rows([[picture.tolist()] for picture in pictures(3)])[1], expected, rtol=1e-5)
+    np.testing.assert_allclose(predictor.rows([{"i": png} for png in pngs])[0][1], expected, rtol=1e-5)
+    np.testing.assert_allclose(predictor.rows([[picture.tolist()] for picture in pictures(3)])[0][1], expected, rtol=1e-5)
     assert predictor.row([pngs[0]]) == predictor.row(pictures(1).tolist()) == predictor.row(pictures(3)[0].tolist())
     for value, words in (
         ("\\x00", "The bytes cannot be read: it is neither a PNG nor a JPEG file."),
@@ -139,7 +139,7 @@ def test_rows_are_varied_as_plain_keras_varies_them_and_predicted_as_they_are():
     kernel = [variable.numpy() for variable in built.model.trainable_variables]
     bare = keras.Sequential([keras.Input((6, 8, 3)), keras.layers.Conv2D(2, 3), keras.layers.Flatten(), keras.layers.Dense(2)])
     bare.set_weights(kernel)
-    answers = Predictor(made, spec, built.get_state()).rows([[row.tolist()] for row in rows])[1]
+    answers = Predictor(made, spec, built.get_state()).rows([[row.tolist()] for row in rows])[0][1]
     expected = keras.ops.softmax(bare((rows / 255).astype(np.float32)))
     np.testing.assert_allclose(answers, expected, rtol=1e-4, atol=1e-6)
 

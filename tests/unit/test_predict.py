@@ -21,12 +21,12 @@ IMAGE = column("i", kind="array", type="real[]", encoder="standardize", shape=[2
 
 def stored(features, type_="text", classes=("no", "yes")):
     task = "classification" if classes else "regression"
-    label = {"name": "y", "type": type_, "task": task}
+    label = {"name": "y", "output": None, "type": type_, "task": task}
     if classes:
         label["classes"] = list(classes)
-    made = {"format": 1, "features": features, "label": label}
+    made = {"format": 1, "features": features, "labels": [label]}
     inputs = [{"name": None, "features": [feature["name"] for feature in features], "stack": None}]
-    return {**made, "inputs": inputs, "model": encoders._model(features, inputs, label)}
+    return {**made, "inputs": inputs, "model": encoders._model(features, inputs, [label])}
 
 
 def record(kept, layers, **more):
@@ -54,11 +54,11 @@ def softmax(z):
 
 def test_classes_come_back_as_they_were_with_their_probabilities():
     predictor, model = trained(record(stored([NUMBER, ARRAY]), [{"Dense": {"units": "$classes"}}]))
-    value, probabilities = predictor.row({"x": 6, "a": [1, 2, 3.5], "other": None})
+    ((value, probabilities),) = predictor.row({"x": 6, "a": [1, 2, 3.5], "other": None})
     expected = softmax(model.predict(np.array([[1, 1, 2, 3.5]], np.float32), verbose=0)[0])
     assert probabilities == pytest.approx(expected.tolist(), rel=1e-6)
-    assert value == ["no", "yes"][int(expected.argmax())] and predictor.classes == ["no", "yes"]
-    assert predictor.row([6, [1, 2, 3.5]]) == (value, probabilities)
+    assert value == ["no", "yes"][int(expected.argmax())] and predictor.outputs[0].classes == ["no", "yes"]
+    assert predictor.row([6, [1, 2, 3.5]]) == [(value, probabilities)]
 
 
 @pytest.mark.parametrize("activation", [None, "sigmoid"])
@@ -69,14 +69,14 @@ def test_one_unit_gives_two_probabilities(activation):
     predictor, model = trained(made)
     output = float(model.predict(np.array([[1]], np.float32), verbose=0)[0, 0])
     p = output if activation else 1 / (1 + np.exp(-output))
-    value, probabilities = predictor.row([6])
+    ((value, probabilities),) = predictor.row([6])
     assert probabilities == pytest.approx([1 - p, p], rel=1e-6) and value is bool(p > 0.5)
 
 
 def test_a_regression_gives_the_models_number():
     predictor, model = trained(record(stored([NUMBER], "real", None), [{"Dense": {"units": 1}}]))
     expected = float(model.predict(np.array([[1]], np.float32), verbose=0)[0, 0])
-    assert predictor.row({"x": 6}) == (pytest.approx(expected, rel=1e-6), None) and predictor.classes is None
+    assert predictor.row({"x": 6}) == [(pytest.approx(expected, rel=1e-6), None)] and predictor.outputs[0].classes is None
 
 
 def test_text_is_looked_up_and_unseen_text_is_a_code_of_its_own():
@@ -85,7 +85,7 @@ def test_text_is_looked_up_and_unseen_text_is_a_code_of_its_own():
     )
     for text, code in (("p", 1), ("q", 2), ("new", 0)):
         x = {"numbers": np.array([[1]], np.float32), "codes": np.array([[code]], np.int32)}
-        _, probabilities = predictor.row({"x": 6, "t": text})
+        ((_, probabilities),) = predictor.row({"x": 6, "t": text})
         assert probabilities == pytest.approx(model.predict(x, verbose=0)[0].tolist(), rel=1e-6)
 
 
@@ -95,18 +95,18 @@ def test_a_single_array_may_be_given_as_itself(values):
         record(stored([IMAGE]), ["Flatten", {"Dense": {"units": 2, "activation": "softmax"}}])
     )
     x = np.array([[[0, 0], [1, 0.5]]], np.float32)
-    assert predictor.row(values)[1] == pytest.approx(model.predict(x, verbose=0)[0].tolist(), rel=1e-6)
+    assert predictor.row(values)[0][1] == pytest.approx(model.predict(x, verbose=0)[0].tolist(), rel=1e-6)
 
 
 def test_many_rows_are_predicted_alike():
     predictor, _ = trained(record(stored([ARRAY]), [{"Dense": {"units": 2}}]))
     rows = np.random.default_rng(0).normal(size=(5000, 3)).astype(np.float32)
-    values, probabilities = predictor.columns({"a": rows})
+    ((values, probabilities),) = predictor.columns({"a": rows})
     assert len(values) == 5000 and probabilities.shape == (5000, 2)
-    one, few = predictor.row(rows[4999].tolist()), predictor.rows([row.tolist() for row in rows[:3]])
+    (one,), (few,) = predictor.row(rows[4999].tolist()), predictor.rows([row.tolist() for row in rows[:3]])
     assert one[0] == values[4999] and one[1] == pytest.approx(probabilities[4999].tolist(), rel=1e-5)
     assert np.allclose(few[1], probabilities[:3], rtol=1e-5)
-    assert predictor.rows([])[0] == []
+    assert predictor.rows([])[0][0] == []
 
 
 @pytest.mark.parametrize("values, error, words", [
@@ -148,7 +148,7 @@ def test_a_model_of_nan_knows_no_class():
     built = program.Program(spec_of(made))
     for variable in built.model.variables:
         variable.assign(np.full(variable.shape, np.nan))
-    value, probabilities = Predictor(made["encoders"], spec_of(made), built.get_state()).row([1])
+    ((value, probabilities),) = Predictor(made["encoders"], spec_of(made), built.get_state()).row([1])
     assert value is None and np.isnan(probabilities).all()
 
 
@@ -164,4 +164,4 @@ def test_a_model_of_nan_knows_no_class():
 )
 def test_classes_are_those_of_the_column(type_, classes, spelled):
     made = record(stored([NUMBER], type_, classes), [{"Dense": {"units": "$classes"}}])
-    assert list(map(str, trained(made)[0].classes)) == spelled
+    assert list(map(str, trained(made)[0].outputs[0].classes)) == spelled

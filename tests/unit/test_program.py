@@ -376,7 +376,7 @@ def test_other_layers_and_optimizers_are_keras_bit_for_bit_too(layers, optimizer
 def test_loss_and_metrics_follow_label_and_output(layers, classes, loss, metric, output, codes):
     task = "classification" if classes else "regression"
     built = program.Program(spec(layers, part(task=task, classes=classes, codes=codes)))
-    assert type(built.model.loss).__name__ == loss and built.output == output
+    assert type(built.model.loss).__name__ == loss and built.outputs == [output]
     if classes:
         assert network._from_logits(built.model.loss) == (output == "logit")
     compiled = built.model._compile_metrics._user_metrics[0]

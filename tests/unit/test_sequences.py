@@ -15,10 +15,10 @@ ENDS = [(pad, truncate) for pad in ("pre", "post") for truncate in ("pre", "post
 
 
 def stored(feature):
-    label = {"name": "y", "type": "text", "task": "classification", "classes": ["a", "b"]}
+    label = {"name": "y", "output": None, "type": "text", "task": "classification", "classes": ["a", "b"]}
     given = [{"name": None, "features": [feature["name"]], "stack": None}]
-    made = {"format": encoders.FORMAT, "features": [feature], "label": label, "inputs": given}
-    return {**made, "model": encoders._model([feature], given, label)}
+    made = {"format": encoders.FORMAT, "features": [feature], "labels": [label], "inputs": given}
+    return {**made, "model": encoders._model([feature], given, [label])}
 
 
 class Fresh:
@@ -37,7 +37,7 @@ class Fresh:
         self.layers = {type(layer).__name__: layer for layer in self.program.model._flatten_layers()}
 
     def probabilities(self, rows):
-        return self.predictor.rows([[row] for row in rows])[1]
+        return self.predictor.rows([[row] for row in rows])[0][1]
 
 
 def kept(row, truncate):

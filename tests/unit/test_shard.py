@@ -22,10 +22,10 @@ def plain(column):
     return column.tolist()
 parts = {}
 for part in ("train", "validation"):
-    columns, label = read.columns(part)
+    columns, labels = read.columns(part)
     if getattr(read, part + "_rows"):
         parts[part] = {name: plain(column) for name, column in columns.items()}
-        if label is not None:
+        for label in labels:
             parts[part]["label"] = plain(label)
 return json.dumps({"stats": read.stats(), **parts})
 $$;
@@ -68,8 +68,7 @@ class Reader:
             "seed": 7,
             "validation": 0.0,
             "memory_bytes": None,
-            "label": label
-            and {"name": label[0], "column": label[0], "type": self.types[label[0]], "task": label[1]},
+            "labels": [{"name": label[0], "output": None, "type": self.types[label[0]], "task": label[1]}] if label else [],
             **options,
         }
         return json.loads(

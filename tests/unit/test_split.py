@@ -20,7 +20,7 @@ from cerebro_udf.segment import shard
 given = json.loads(specs)
 read = [shard.read(plpy, spec) for spec in given]
 if isinstance(read[0], shard.Reader):
-    option, label = given[0]["validation"], given[0]["label"]
+    option, (label,) = given[0]["validation"], given[0]["labels"]
     classes = [dict(map(tuple, reader.ranking.classes())) for reader in read]
     sizes = {key: [counts.get(key, 0) for counts in classes] for key in set().union(*classes)}
     ordered = list(sizes) if "time" in option else columns.in_order(label, list(sizes))
@@ -136,7 +136,7 @@ def backend(cluster):
 def split(backend, validation, shards, where="true", features=None, **more):
     connection, schema = backend
     spec = {
-        "features": features or [NUMBER["id"], NUMBER["a"]], "label": {"name": "y", "type": "text", "task": None},
+        "features": features or [NUMBER["id"], NUMBER["a"]], "labels": [{"name": "y", "output": None, "type": "text", "task": None}],
         "seed": SEED, "validation": validation, "memory_bytes": None, **more,
     }  # fmt: skip
     for key in ("column", "group", "time"):

@@ -154,14 +154,14 @@ def test_the_last_layer_is_found_where_it_is_nested_or_followed(last):
 def test_predictions_are_float32_in_every_precision():
     encoders = {
         "features": [{"name": "x", "kind": "array", "encoder": "none", "shape": [6], "type": "real[]"}],
-        "label": {"name": "y", "type": "integer", "task": "classification", "classes": [0, 1, 2]},
+        "labels": [{"name": "y", "output": None, "type": "integer", "task": "classification", "classes": [0, 1, 2]}],
         "inputs": [{"name": None, "features": ["x"], "stack": None}],
         "model": part(),
     }
     for layers in ([{"Dense": {"units": 3}}], [{"Dense": {"units": 3, "dtype": "bfloat16"}}]):
         one = {**spec(layers), "precision": "mixed_bfloat16"}
         blob = program.Program(one).initial_state(3)
-        answers, probabilities = predict.Predictor(encoders, one, blob).rows([[0.1] * 6])
+        ((answers, probabilities),) = predict.Predictor(encoders, one, blob).rows([[0.1] * 6])
         assert probabilities.dtype == np.float32 and abs(probabilities.sum() - 1) < 1e-6 and len(answers) == 1
 
 

@@ -13,7 +13,7 @@ TYPES = {
 
 def checked(given, label="y", task=None, weight="w", seeded=True):
     read = validation.read("validation", given)
-    validation.check(read, TYPES, {"name": label, "type": TYPES[label], "task": task}, weight, seeded)
+    validation.check(read, TYPES, [{"name": label, "output": None, "type": TYPES[label], "task": task}], weight, seeded)
     return read
 
 

@@ -56,7 +56,7 @@ def test_counts_of_training_rows_are_merged():
         shard(2, x=moments([1.0, 2.0]), y={**labels(3, 1), "counts": [5, 0]}),
         shard(2, x=moments([1.0, 2.0]), y={**labels(1, 2), "counts": [4, 2]}),
     ]
-    merged = json.loads(json.dumps(encoders.merge([NUMBER], LABEL, stats)))["label"]
+    merged = json.loads(json.dumps(encoders.merge([NUMBER], [LABEL], stats)))["labels"][0]
     assert (merged["classes"], merged["counts"]) == ([1, 2, 3], [4, 2, 5])
 
 
@@ -67,5 +67,5 @@ def test_counts_of_training_rows_are_merged():
 def test_weights_that_cannot_be_are_refused(found, told):
     stats = [shard(2, x=moments([1.0, 2.0]), y=labels(1, 2), w={**CLEAN, **found})]
     with pytest.raises(BadData, match=told) as info:
-        encoders.merge([NUMBER], LABEL, stats)
+        encoders.merge([NUMBER], [LABEL], stats)
     assert '"w"' in info.value.message and info.value.hint
