@@ -123,20 +123,20 @@ def first_layers(definition: dict, name: Optional[str]) -> List[Any]:
     return [class_of(layer) for layer in layers if name in _sources(layer["inbound_nodes"])]
 
 
-def with_sparse(config: dict, inputs: Sequence[Tuple[Optional[str], List[int]]]) -> dict:
+def with_sparse(config: dict, sparse: Sequence[Tuple[Optional[str], List[int]]]) -> dict:
     """Return a bound model in full form whose inputs of these names take sparse rows of these shapes.
 
     Args:
-        inputs: The name is None, or any, for a model of one input: its only one.
+        sparse: The name is None, or any, for a model of one input: its only one.
     """
-    own, layers, names_ = config["config"], [], [name for name, _ in inputs]
+    own, layers, names_ = config["config"], [], [name for name, _ in sparse]
     begins = inputs(config)
     for layer in config_of(config)["layers"]:
         if class_of(layer) == "InputLayer" and (len(begins) == 1 or config_of(layer).get("name") in names_):
             layer = {**layer, "config": {**layer["config"], "sparse": True}}
         layers.append(layer)
     if class_of(config) == "Sequential" and class_of(layers[0]) != "InputLayer":
-        first = {"batch_shape": [None, *inputs[0][1]], "dtype": "float32", "sparse": True}
+        first = {"batch_shape": [None, *sparse[0][1]], "dtype": "float32", "sparse": True}
         layers.insert(0, {"module": "keras.layers", "class_name": "InputLayer", "config": first, "registered_name": None})
     return {**config, "config": {**own, "layers": layers}}
 

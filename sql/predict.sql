@@ -2,7 +2,6 @@
 -- PARALLEL UNSAFE, the default, keeps TensorFlow from starting in every parallel worker. RESTRICTED would not do: PL/Python
 -- runs SQL in subtransactions, and while workers run not even the leader may begin one.
 
-DROP FUNCTION IF EXISTS cerebro_internal.predict(text, text, text, int);
 CREATE OR REPLACE FUNCTION cerebro_internal.predict(
     run text
   , "row" text
@@ -43,7 +42,6 @@ SELECT cerebro_internal.predict($1, $2, 'all', $3, NULL)::jsonb
 $$;
 COMMENT ON FUNCTION cerebro.predict(text, text, int) IS 'Everything about one row: {"value": ...} or {"class": ..., "probabilities": {...}}; of several outputs by their names';
 
-DROP FUNCTION IF EXISTS cerebro.predict_value(text, anyelement, int);
 CREATE OR REPLACE FUNCTION cerebro.predict_value(
     run text
   , "row" anyelement
@@ -57,7 +55,6 @@ SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::text, 'value', $3, $
 $$;
 COMMENT ON FUNCTION cerebro.predict_value(text, anyelement, int, text) IS 'The predicted number of one row (regression), of the output of that name where there are several';
 
-DROP FUNCTION IF EXISTS cerebro.predict_value(text, text, int);
 CREATE OR REPLACE FUNCTION cerebro.predict_value(
     run text
   , "row" text
@@ -71,7 +68,6 @@ SELECT cerebro_internal.predict($1, $2, 'value', $3, $4)::float8
 $$;
 COMMENT ON FUNCTION cerebro.predict_value(text, text, int, text) IS 'The predicted number of one row (regression), of the output of that name where there are several';
 
-DROP FUNCTION IF EXISTS cerebro.predict_class(text, anyelement, int);
 CREATE OR REPLACE FUNCTION cerebro.predict_class(
     run text
   , "row" anyelement
@@ -85,7 +81,6 @@ SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::text, 'class', $3, $
 $$;
 COMMENT ON FUNCTION cerebro.predict_class(text, anyelement, int, text) IS 'The most probable class of one row, as the label column spells it; or what applies to it, as text that casts to the label''s type';
 
-DROP FUNCTION IF EXISTS cerebro.predict_class(text, text, int);
 CREATE OR REPLACE FUNCTION cerebro.predict_class(
     run text
   , "row" text
@@ -99,7 +94,6 @@ SELECT cerebro_internal.predict($1, $2, 'class', $3, $4)
 $$;
 COMMENT ON FUNCTION cerebro.predict_class(text, text, int, text) IS 'The most probable class of one row, as the label column spells it; or what applies to it, as text that casts to the label''s type';
 
-DROP FUNCTION IF EXISTS cerebro.predict_probabilities(text, anyelement, int);
 CREATE OR REPLACE FUNCTION cerebro.predict_probabilities(
     run text
   , "row" anyelement
@@ -113,7 +107,6 @@ SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::text, 'probabilities
 $$;
 COMMENT ON FUNCTION cerebro.predict_probabilities(text, anyelement, int, text) IS 'The probability of each class, or of each that may apply, for one row';
 
-DROP FUNCTION IF EXISTS cerebro.predict_probabilities(text, text, int);
 CREATE OR REPLACE FUNCTION cerebro.predict_probabilities(
     run text
   , "row" text

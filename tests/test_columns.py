@@ -398,7 +398,7 @@ def test_a_class_that_no_training_row_has_is_a_class(session):
     table = session.sharded({"x": "real", "label": "integer"}, rows)
     run = session.fit(table, session.model(LOGIT), "label", ["x"], validation=0.3)
     counts, classes = session.rows(
-        "select encoders #> '{label,counts}', encoders #> '{label,classes}' from cerebro.run where run = %s", run
+        "select encoders #> '{labels,0,counts}', encoders #> '{labels,0,classes}' from cerebro.run where run = %s", run
     )[0]
     assert classes == list(range(16)) and set(counts) == {0, 10}
     assert len(session.rows("select * from cerebro.class_report(%s, %s::text::regclass)", run, table.name)) == 16

@@ -756,7 +756,7 @@ def test_worker_called_directly_reads_what_the_caller_may_read(other, cluster):
         spec = {
             "run": "x", "reads": [{"relation": relation, "where": where, "columns": {"n": column}}],
             "features": [{"name": "n", "type": "integer", "kind": "number", "encoder": None}],
-            "label": None, "nulls": "error", "seed": 1, "validation": 0, "memory_bytes": None,
+            "labels": [], "nulls": "error", "seed": 1, "validation": 0, "memory_bytes": None,
         }  # fmt: skip
         with pytest.raises(psycopg.Error) as caught:
             other.conn.execute("select cerebro_internal.worker_load(%s)", [json.dumps(spec)])

@@ -26,7 +26,7 @@ import json
 from cerebro_udf.coordinator.source import describe
 from {module} import {engine}
 engine = {engine}(plpy)
-table = describe(plpy, source, columns, None)
+table = describe(plpy, source, columns)
 shards = engine.shards(table, workers)
 stored = json.loads(json.dumps([shard.plan() for shard in shards]))
 assert [again.reads for again in engine.shards_again(table, stored)] == [shard.reads for shard in shards]
@@ -317,7 +317,8 @@ def test_other_wrappers_are_refused_by_name(session, look):
     with session.cluster.connect(ADMIN) as admin:
         admin.execute(
             "create foreign data wrapper {0}; create server {0} foreign data wrapper {0};"
-            "create foreign table {1}.{0} (id int, x real) server {0}; grant select on {1}.{0} to {2}".format(
+            "create table {1}.{0} (id int, x real) partition by range (id); grant select on {1}.{0} to {2};"
+            "create foreign table {1}.{0}_1 partition of {1}.{0} default server {0}".format(
                 name, session.schema, ROLE
             )
         )

@@ -262,7 +262,7 @@ def test_an_axis_that_the_model_does_not_have_is_refused():
 
 def test_the_space_in_the_docs_is_accepted():
     page = (Path(__file__).resolve().parent.parent.parent / "docs" / "options.md").read_text("utf-8")
-    space = json.loads(re.search(r"```json\n(.*?)```", page, re.DOTALL).group(1))
+    space = json.loads(re.search(r"## Search spaces.*?```json\n(.*?)```", page, re.DOTALL).group(1))
     layers = [{"Dense": {"units": "$units", "activation": "$activation"}}, {"Dropout": {"rate": "$dropout"}}]
     model = {"layers": [*layers, {"Dense": {"units": "$layers"}}]}
     for method in search.METHODS[1:]:
