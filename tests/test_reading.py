@@ -146,8 +146,8 @@ def test_an_expression_of_an_enum_or_a_domain_is_what_it_is_over(session):
     table = session.sharded({"n": "integer", "x": "real"}, [[k % 3, k] for k in range(30)])
     label = "case n % 2 when 1 then 'small' else 'large' end::" + session.schema + ".size"
     run = session.fit(table, session.model(LOGIT), label, ["(n + 1)::%s.whole" % session.schema, "x"], validation=0)
-    query = "select jsonb_path_query_array(encoders, '$.features[*].type'), encoders #> '{labels,0,classes}' from cerebro.run where run = %s"
-    types, classes = session.rows(query, run)[0]
+    found = "jsonb_path_query_array(encoders, '$.features[*].type'), encoders #> '{labels,0,classes}'"
+    types, classes = session.rows("select %s from cerebro.run where run = %%s" % found, run)[0]
     assert (types, classes) == (["integer", "real"], ["small", "large"])
 
 
