@@ -97,6 +97,16 @@ def merge(
     }  # fmt: skip
 
 
+def varied(encoders: dict, augment: Mapping[str, List[dict]]) -> dict:
+    """Return encoders whose rows are varied by these layers, see :func:`merge`, and by no others.
+
+    Raises:
+        InvalidArgument, NotSupported: as :func:`merge`, of columns that cannot be varied so.
+    """
+    features = _varied(encoders["features"], augment)
+    return {**encoders, "features": features, "model": _model(features, encoders["inputs"], encoders["labels"])}
+
+
 def _varied(features: Sequence[dict], augment: Mapping[str, List[dict]]) -> List[dict]:
     plain = [{key: value for key, value in feature.items() if key != "augment"} for feature in features]
     return [{**feature, "augment": augment[feature["name"]]} if feature["name"] in augment else feature for feature in plain]
@@ -120,9 +130,7 @@ def reuse(
     refusals.refuse_empty_part(rows, train, validation)
     refusals.refuse_weightless(shard_stats)
     labels = [_recounted(label, [stats["columns"][label["name"]] for stats in shard_stats]) for label in encoders["labels"]]
-    features = _varied(encoders["features"], augment)
-    model = _model(features, encoders["inputs"], labels)
-    return {**encoders, "features": features, "labels": labels, "model": model, "rows": {"train": train, "validation": rows - train}}
+    return {**varied({**encoders, "labels": labels}, augment), "rows": {"train": train, "validation": rows - train}}
 
 
 def _recounted(label: dict, parts: List[dict]) -> dict:

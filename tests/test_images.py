@@ -118,11 +118,20 @@ def test_varied_pictures_train_alike_twice_and_are_predicted_as_they_are(session
     assert histories[0] == histories[1] != histories[2]
     states = [outcome.states(session.cluster, run) for run in runs]
     assert states[0] == states[1]
+    packed = "%s.%s" % (session.schema, session.name("packed"))
+    stored = json.dumps({"validation": 0.25, "seed": 7, "encoders": options["encoders"]})
+    session.rows("select cerebro.pack(%s::text::regclass, %s, 'label', '{png}', %s)", trained.table.name, packed, stored)
+    of_pack = session.fit(packed, trained.model, "label", ["png"], augment=varied, **options)
+    assert outcome.states(session.cluster, of_pack) == states[0], "pictures that are packed are varied as they are read"
+    later = session.fit(packed, trained.model, "label", ["png"], init_from=of_pack, **{**options, "epochs": 1})
     png = session.rows("select png from %s where row = 5" % trained.table.name)[0][0]
     query = "select cerebro.predict(%s, %s::bytea)"
     assert session.rows(query, runs[0], png) == session.rows(query, runs[0], png)
     further = session.fit(trained.table, trained.model, "label", ["png"], init_from=runs[0], **{**options, "epochs": 1})
     assert "augment" not in json.dumps(session.rows("select encoders from cerebro.run where run = %s", further)[0][0])
+    assert outcome.states(session.cluster, later) == outcome.states(session.cluster, further)
+    error = session.refused(packed, trained.model, "label", ["png"], augment={"pgn": varied["png"]}, **options)
+    assert (error.sqlstate, error.message) == ("22023", 'option augment names "pgn", which is not a feature')
 
 
 def test_pictures_that_cannot_be_read_are_refused_and_found_or_skipped(session, trained):

@@ -36,7 +36,6 @@ from cerebro_udf.errors import (
     ClientGone,
     InUse,
     InvalidArgument,
-    NotSupported,
     NullArgument,
 )
 from cerebro_udf.interrupts import Pulse
@@ -79,13 +78,10 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str
         parsed.seed = random.SystemRandom().randrange(2**31)
     author = None if start.earlier is None or features != ["*"] else start.earlier["owner"]
     features = start.features(features)
-    if isinstance(table, packed.Packed) and parsed.augment:
-        raise NotSupported(
-            "option augment for a packed table", "What is packed is encoded already.", "Name the table that it was packed from."
-        )
     if table is None:
         table = described(plpy, source, features, label, parsed, seeded, author)
         ends.check_sparse(parsed.inputs, parsed.encoders, start.definition)
+    parsed.augment = augment.check(parsed.augment, table.feature_specs(parsed.encoders, parsed.nulls))
     if start.earlier is not None:
         refuse_other_kinds(table, start.earlier["encoders"])
     if parsed.class_weight is not None:
@@ -137,7 +133,6 @@ def described(plpy, source: str, features: Optional[List[str]], label: Optional[
     per_column.check_encoders(options.encoders, table.types, table.features, specs)
     others = [*table.labels, *(name for name in (table.weight, table.criterion) if name is not None)]
     per_column.check_nulls(options.nulls, table.feature_specs(options.encoders, options.nulls), others)
-    options.augment = augment.check(options.augment, table.feature_specs(options.encoders, options.nulls))
     return table
 
 

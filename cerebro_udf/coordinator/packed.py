@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from cerebro_udf import encoders as encoding
 from cerebro_udf import expressions, packs
 from cerebro_udf.coordinator.load import Loader
 from cerebro_udf.coordinator.options import SHAPING, Options, shaping, whole
@@ -187,13 +188,13 @@ class PackedLoader(Loader):
 
     def _made(self, stats: List[dict], kept: Optional[dict]) -> dict:
         encoders = unweighted(self._table.header["encoders"])
-        if kept is not None and not _mean_the_same(kept, encoders):
+        if kept is not None and not _mean_the_same(encoding.varied(kept, {}), encoders):
             raise InvalidArgument(
                 "table %s was packed with other encoders than those that the weights come with" % self._table.name,
                 "Weights mean something only to rows that are encoded alike.",
                 "Name the table that it was packed from, %s." % self._table.header["source"]["name"],
             )
-        return encoders
+        return encoding.varied(encoders, self._augment)
 
 
 def _mean_the_same(one: dict, other: dict) -> bool:

@@ -144,12 +144,13 @@ class Packed:
         return {name: getattr(self, name) for name in names}
 
     def encode(self, encoding: Any, pulse: Callable[[], None] = lambda: None) -> Dict[str, Dict[str, np.ndarray]]:
-        """Give what was read; ``encoding`` must be the pack's, but for weights of classes, which are applied here.
+        """Give what was read; ``encoding`` must be the pack's, but for weights of classes, which are applied here, and for how a
+        run varies rows.
 
         Raises:
             InvalidArgument: it is another one.
         """
-        if unweighted(encoding.encoders) != unweighted(self._header["encoders"]):
+        if _of_rows(encoding.encoders) != _of_rows(self._header["encoders"]):
             raise InvalidArgument("the encoders are not those of the packed table", None, "Give those that its header holds.")
         expected = {name: (array.dtype, array.shape[1:]) for name, array in encoding.encode(*without_rows(encoding.encoders)).items()}
         parts, self._parts = self._parts, {}
@@ -164,6 +165,12 @@ class Packed:
 def unweighted(encoders: dict) -> dict:
     """Encoders without the weights of classes."""
     return {**encoders, "labels": [{key: value for key, value in label.items() if key != "weights"} for label in encoders["labels"]]}
+
+
+def _of_rows(encoders: dict) -> list:
+    """What of encoders blocks depend on."""
+    features = [{key: value for key, value in feature.items() if key != "augment"} for feature in encoders["features"]]
+    return [features, unweighted(encoders)["labels"], encoders["inputs"]]
 
 
 def read(plpy, spec: dict, pulse: Callable[[], None]) -> Packed:
