@@ -43,7 +43,7 @@ return entry.worker(plpy, GD, "start", spec)
 $$;
 COMMENT ON FUNCTION cerebro_internal.worker_start(jsonb) IS 'Import TensorFlow with a number of threads';
 
--- Nothing that is read may write: a view's functions, an expression's.
+-- Nothing that is read may change a table: a view's functions, an expression's.
 CREATE OR REPLACE FUNCTION cerebro_internal.worker_load(
     spec jsonb
 )
@@ -215,4 +215,17 @@ AS $$
 from cerebro_udf import entry
 return entry.worker(plpy, GD, "pack_table", spec)
 $$;
-COMMENT ON FUNCTION cerebro_internal.worker_pack_table(jsonb) IS 'Write the loaded shard as blocks, give the headers of packed tables, or say what relations look like';
+COMMENT ON FUNCTION cerebro_internal.worker_pack_table(jsonb) IS 'Write the loaded shard as blocks';
+
+CREATE OR REPLACE FUNCTION cerebro_internal.worker_packed(
+    spec jsonb
+)
+RETURNS jsonb
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+SET transaction_read_only = on
+AS $$
+from cerebro_udf import entry
+return entry.worker(plpy, GD, "pack_table", spec)
+$$;
+COMMENT ON FUNCTION cerebro_internal.worker_packed(jsonb) IS 'Give the headers of packed tables, or say what relations look like';

@@ -139,6 +139,24 @@ def admin(cluster):
 
 
 @pytest.fixture
+def superuser(cluster):
+    """A superuser's connection to the coordinator, with user mappings for every server."""
+    with cluster.connect(ADMIN) as connection:
+        nodes = {"cerebro_self": 0, **{"segment_%d" % number: number for number in range(1, len(cluster.nodes))}}
+        try:
+            for server, number in nodes.items():
+                connection.execute(
+                    psycopg.sql.SQL("create user mapping for current_user server {} options (user {}, password {})").format(
+                        psycopg.sql.Identifier(server), ADMIN, cluster.node(number).server.password(ADMIN)
+                    )
+                )
+            yield connection
+        finally:
+            for server in nodes:
+                connection.execute("drop user mapping if exists for current_user server " + server)
+
+
+@pytest.fixture
 def make_role(cluster):
     """Makes ordinary roles on every node, each with passwords and user mappings; dropped afterwards.
 

@@ -303,3 +303,24 @@ def test_after_a_crash_nothing_is_called_fresh(session, source, packed):
     kill_backend(node, node.execute("select pid from pg_stat_activity where backend_type = 'checkpointer'")[0][0])
     ok, value = fresh(session, packed)
     assert ok is None and value.startswith("cannot tell: the counters of segment_3 have been reset")
+
+
+def test_doctor_reads_no_table_of_another_role_though_it_looks_packed(session, superuser):
+    """Here its only partition leads to a view, whose function would act as whoever calls doctor."""
+    columns = "shard integer, part text, number integer, rows bigint, header json, data bytea, segment text"
+    with session.cluster.connect(ROLE, node=1) as there:
+        there.execute(
+            "create table {0}.diary (who text); create function {0}.note() returns json language sql"
+            " as 'insert into {0}.diary values (current_user) returning null::json';"
+            "create view {0}.bait_1 as select 0 as shard, 'header' as part, 0 as number, 0::bigint as rows, {0}.note() as header"
+            ", null::bytea as data".format(session.schema)
+        )
+    session.conn.execute(
+        "create table bait (%s) partition by list (segment); create foreign table bait_1 partition of bait"
+        " for values in ('segment_1') server segment_1; grant usage on schema %s to public; grant select on bait to public"
+        % (columns, session.schema)
+    )
+    superuser.execute("select * from cerebro.doctor()")
+    assert session.cluster.node(1).execute("select * from %s.diary" % session.schema) == []
+    error = session.error(FIT, "r", session.schema + ".bait", "m", None, None, "{}")  # but by whoever names it
+    assert (error.sqlstate, error.message) == ("25006", 'segment "segment_1": cannot execute INSERT in a read-only transaction')

@@ -253,16 +253,38 @@ def test_what_another_role_wrote_is_evaluated_for_that_role_only(session, table,
         for query, values in (
             (EVALUATE, [fitted, table.name, "{}"]),
             (PREDICT_TABLE, [fitted, table.name, session.schema + ".scored", "{}"]),
-            ("select * from cerebro.resume(%s)", [fitted]),
         ):
-            if "resume" in query:
-                admin.execute("update cerebro_internal.run set state = 'failed' where name = %s", [fitted])
             with pytest.raises(Exception, match="is evaluated for its author only") as caught:
                 connection.execute(query, values)
             assert caught.value.sqlstate == "42501" and 'Role "tester" wrote it' in caught.value.diag.message_detail
-        admin.execute("update cerebro_internal.run set state = 'done' where name = %s", [fitted])
         with pytest.raises(Exception, match="permission denied for schema"):  # on the segments, where it is no member
             connection.execute(EVALUATE, [fitted, stored, "{}"])
+
+
+def test_a_run_is_resumed_by_its_owner_only(session, superuser, make_role):
+    """Whatever its source leads to: here a view beside the rows, whose function acts as whoever reads it."""
+    name = session.name("led")
+    with session.cluster.connect("tester", node=1) as there:
+        there.execute(
+            "create function {0}.acts() returns int language plpgsql as"
+            " $$ begin if current_user <> 'tester' then raise 'acts as %', current_user; end if; return 1; end $$;"
+            "create view {0}.{1} as select k as a, k % 2 = 0 as label from generate_series(1, 40) k where {0}.acts() = 1;"
+            "grant usage on schema {0} to public; grant select on {0}.{1} to public".format(session.schema, name)
+        )
+    session.conn.execute("create foreign table %s (a int, label boolean) server segment_1" % name)
+    session.conn.execute("grant usage on schema {0} to public; grant select on {1} to public".format(session.schema, name))
+    run = session.fit("%s.%s" % (session.schema, name), session.model(LOGIT), "label", ["a"])
+    superuser.execute("update cerebro_internal.run set state = 'failed' where name = %s", [run])
+    member = make_role()
+    superuser.execute("grant tester to " + member)
+    with session.cluster.connect(member) as connection:
+        for stranger in (connection, superuser):
+            for call in ("resume", "submit"):
+                with pytest.raises(Exception, match="is resumed by its owner only") as caught:
+                    stranger.execute("select cerebro.%s(%%s)" % call, [run])
+                assert caught.value.sqlstate == "42501" and "Connect as tester" in caught.value.diag.message_hint
+    assert session.rows("select state from cerebro.run where run = %s", run) == [("failed",)]
+    assert len(session.rows("select * from cerebro.resume(%s)", run)) == 1
 
 
 # ---- a sample
@@ -388,28 +410,6 @@ def test_a_view_of_a_table_that_was_changed_in_this_transaction(session, local):
         with pytest.raises(Exception, match="changed in this transaction") as caught:
             session.conn.execute(*session.call(session.schema + ".seen", session.model(LOGIT), "label", ["a"], session.name()))
         assert caught.value.sqlstate == "55000"
-
-
-def test_a_run_on_a_view_is_resumed_by_its_owner_only(session, admin, make_role, local):
-    session.conn.execute("create view mine as select * from " + local.name)
-    run = session.fit(session.schema + ".mine", session.model(LOGIT), "label", ["a"], epochs=1)
-    member = make_role()
-    admin.execute("grant tester to " + member)
-    admin.execute("update cerebro_internal.run set state = 'failed' where name = %s", [run])
-    with session.cluster.connect(member) as connection, pytest.raises(Exception, match="for its author only"):
-        connection.execute("select * from cerebro.resume(%s)", [run])
-
-
-def test_a_run_with_a_view_of_rows_for_validation_is_resumed_by_its_owner_only(session, admin, make_role, local):
-    session.conn.execute("create view held as select * from " + local.name)
-    held = {"table": session.schema + ".held"}
-    run = session.fit(local, session.model(LOGIT), "label", ["a"], epochs=1, validation=held)
-    member = make_role()
-    admin.execute("grant tester to " + member)
-    admin.execute("update cerebro_internal.run set state = 'failed' where name = %s", [run])
-    with session.cluster.connect(member) as connection, pytest.raises(Exception, match="for its author only") as caught:
-        connection.execute("select * from cerebro.resume(%s)", [run])
-    assert caught.value.sqlstate == "42501" and ".held" in str(caught.value)
 
 
 def test_only_the_columns_of_a_view_that_are_read_need_be_readable(session, make_role, local):

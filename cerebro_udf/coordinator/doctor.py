@@ -127,7 +127,7 @@ def _server_checks(plpy, engine, pulse: Pulse, server: str) -> List[Check]:
 
 
 def _pack_checks(plpy, gd: dict, engine) -> List[Check]:
-    """Packed tables that the caller may read: is what they were packed from as it was?"""
+    """Packed tables of the caller: is what they were packed from as it was?"""
     from cerebro_udf.coordinator.packed import conditions
 
     checks: List[Check] = []

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, List, Optional, Tuple
 
-from cerebro_udf import columns, expressions, faults, refusals
+from cerebro_udf import columns, faults, refusals
 from cerebro_udf.catalog import STOP_SECONDS, Ledger, refuse_read_only
 from cerebro_udf.coordinator import augment, ends, packed, per_column, programs, search, validation, weights
 from cerebro_udf.coordinator import options as run_options
@@ -36,6 +36,7 @@ from cerebro_udf.errors import (
     ClientGone,
     InUse,
     InvalidArgument,
+    NoPrivilege,
     NullArgument,
 )
 from cerebro_udf.interrupts import Pulse
@@ -147,9 +148,6 @@ def sharded(plpy, engine: Engine, table: Source, options: run_options.Options, a
         held = describe_held(plpy, name, table, table.feature_specs(options.encoders, options.nulls), labels, author)
         options.validation = {"table": held.name}
     if plan is not None:
-        for read in (table, held):  # whose functions would run as whoever resumes
-            if read is not None and read.kind == "v":
-                expressions.refuse_author(plpy, author, read.name, "view")
         return engine.shards_again(table, plan["shards"], held)
     return engine.beside(engine.shards(table, options.segments) if ready is None else list(ready), held)
 
@@ -222,25 +220,35 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: s
     record = ledger.find(run)
     if record["state"] == "done" and record["details"] is None:
         return ranked(ledger.trials(record["id"]), record["rank_direction"])
+    _refuse_other_owner(plpy, record)
     parsed = run_options.Options.from_json(record["options"])
     parsed.time_limit = time_limit or parsed.time_limit
     table: Optional[Source] = packed.find(plpy, gd, engine, record["source"])
-    author = record["owner"]
     if table is None:
         criterion = validation.criterion(parsed.validation)
         labels = [output["label"] for output in parsed.labels(record["label"])]
         table = describe(
             plpy, record["source"], record["features"], labels, weight=parsed.sample_weight, criterion=criterion,
-            encoders=parsed.encoders, author=author,
-        )
-        table = filtered(plpy, table, parsed.filter, author)
-    shards = sharded(plpy, engine, table, parsed, author, record["plan"])
+            encoders=parsed.encoders,
+        )  # fmt: skip
+        table = filtered(plpy, table, parsed.filter)
+    shards = sharded(plpy, engine, table, parsed, plan=record["plan"])
     ledger.refuse_driven(record["id"])  # before any session is opened: who comes second is told at once
     segments = Segments(plpy, gd, pulse, engine, shards)
     segments.connect()
     segments.check_policies()
     began = record["encoders"] is not None
     return _drive(plpy, pulse, ledger, segments, table, parsed, run, lambda: ledger.claim(record["id"]), began)
+
+
+def _refuse_other_owner(plpy, record: dict) -> None:
+    """Refuse to read again what somebody else has named: whatever it leads to (a view, an expression, a policy) acts as its reader."""
+    if record["owner"] != plpy.execute("select current_user::text as name")[0]["name"]:
+        raise NoPrivilege(
+            'run "%s" is resumed by its owner only' % record["name"],
+            'Role "%s" began it; functions that its source leads to would run under your rights.' % record["owner"],
+            "Connect as %s, and resume it." % plpy.quote_ident(record["owner"]),
+        )
 
 
 def _refuse_other_run(former: dict, call: Call) -> None:

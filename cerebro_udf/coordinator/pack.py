@@ -14,13 +14,13 @@ from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import target as targets
 from cerebro_udf.coordinator.load import Loader
 from cerebro_udf.coordinator.options import Options
-from cerebro_udf.coordinator.packed import PACK_TABLE
 from cerebro_udf.coordinator.source import Source
 from cerebro_udf.coordinator.staging import Staging
 from cerebro_udf.engines import engine_for
 from cerebro_udf.errors import InvalidArgument, NotSupported
 from cerebro_udf.marks import Mark
 
+_WRITE = "select cerebro_internal.worker_pack_table($1)::text"
 _FIGURES = ("rows", "train_rows", "validation_rows", "skipped", "checksum", "bytes")
 
 
@@ -69,7 +69,7 @@ def pack(plpy, gd: dict, source: str, target: str, label: Optional[str], feature
         staging.survey()
         segments.share_hosts()
         # Before anything is read: what changes meanwhile is told as a change.
-        known = staging.each("look", lambda server: {"relations": relations.get(server, [])}, PACK_TABLE)
+        known = staging.each("look", lambda server: {"relations": relations.get(server, [])}, packed.LOOK)
         loader = packed.loader(segments, table, parsed, target)
         stats = loader.load()
         encoders = loader.encoders(stats, [])
@@ -85,7 +85,7 @@ def pack(plpy, gd: dict, source: str, target: str, label: Optional[str], feature
                 "segment": shard.server if layout.column else None, "header": {**header, "shard": own},
             }  # fmt: skip
 
-        written = segments.call(PACK_TABLE, spec)
+        written = segments.call(_WRITE, spec)
         faults.reach(plpy, "before-swap", target)
         now = targets.find(plpy, found.qualified, None)
         targets.refuse(now, "pack", if_exists, table)

@@ -17,7 +17,7 @@ from cerebro_udf.errors import CerebroError, ClientGone, InvalidArgument, NoPriv
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment.pack import unweighted
 
-PACK_TABLE = "select cerebro_internal.worker_pack_table($1)::text"
+LOOK = "select cerebro_internal.worker_packed($1)::text"
 
 # Tables with the columns of a packed one, whatever their names: a further one says on which segment rows lie.
 _ALIKE = """
@@ -79,7 +79,7 @@ def find(plpy, gd: dict, engine: Engine, source: str) -> Optional[Packed]:
     segments.connect()
     segments.check_policies()
     try:
-        reports = segments.call(PACK_TABLE, lambda n: {"step": "headers", "reads": [read.spec() for read in segments.shards[n].reads]})
+        reports = segments.call(LOOK, lambda n: {"step": "headers", "reads": [read.spec() for read in segments.shards[n].reads]})
         found: Dict[int, Tuple[Shard, dict]] = {}
         for shard, report in zip(segments.shards, reports):
             for text in report["headers"]:
@@ -119,7 +119,7 @@ def _condition(plpy, engine: Engine, segments: Segments, source: dict) -> packs.
             return packs.Condition("changed", "table %s has other partitions" % name)
     servers = [shard.server for shard in segments.shards]
     relations = packs.relations(source["tables"])
-    found = segments.call(PACK_TABLE, lambda n: {"step": "look", "relations": relations.get(servers[n], [])})
+    found = segments.call(LOOK, lambda n: {"step": "look", "relations": relations.get(servers[n], [])})
     return packs.compare(source["tables"], source["looked"], dict(zip(servers, found)))
 
 
@@ -203,8 +203,11 @@ def _mean_the_same(one: dict, other: dict) -> bool:
 
 
 def conditions(plpy, gd: dict, engine: Engine) -> List[Tuple[str, packs.Condition]]:
-    """Every packed table that the caller may read, with what is known of its source."""
-    mine = "not c.relispartition and pg_catalog.has_table_privilege(c.oid, 'SELECT')"
+    """Every packed table of the caller, with what is known of its source.
+
+    Anybody can make a table that looks like one and leads to functions, which would act as the caller, who did not name it.
+    """
+    mine = "not c.relispartition and pg_catalog.pg_get_userbyid(c.relowner) = current_user"
     result = []
     for _, name in _alike(plpy, mine):
         try:

@@ -252,7 +252,7 @@ def describe(plpy, source: str, features: Optional[List[str]], labels: Sequence[
     return table
 
 
-def filtered(plpy, table: Source, text: Optional[str], author: Optional[str] = None) -> Source:
+def filtered(plpy, table: Source, text: Optional[str]) -> Source:
     """The table without the rows for which an expression is not true; None leaves all.
 
     Raises:
@@ -261,7 +261,7 @@ def filtered(plpy, table: Source, text: Optional[str], author: Optional[str] = N
     if text is None:
         return table
     table = replace(table, types=dict(table.types), expressions=dict(table.expressions), filter=text)
-    _resolve(plpy, table, text, "filter", author)
+    _resolve(plpy, table, text, "filter", None)
     if table.types[text] != "boolean":
         raise WrongColumnType(
             'the filter "%s" is not a condition' % text, "Its type is %s." % table.types[text],
