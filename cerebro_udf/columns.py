@@ -35,7 +35,8 @@ class Type(NamedTuple):
         cast: Its name in pg_catalog. Queries cast to it, since a foreign table's column may be of another type where it lies.
         quantity: What its numbers count: ``number``, or seconds of a ``moment`` (since 1970 began), a ``time`` (of the day), an
             ``interval``; None: it has no numbers.
-        spelling: How its categories are spelled: ``integer``, ``boolean``, ``date`` (ISO) or ``text``; None: it makes none.
+        spelling: How its categories are spelled: ``integer``, ``boolean``, ``date`` (ISO), ``text``, or ``folded``, text that is one
+            whatever its case; None: it makes none.
         tasks: What a label of it may be for, the default first.
     """
 
@@ -57,17 +58,30 @@ TYPES: Dict[str, Type] = {
     "timestamp without time zone": Type("timestamp", "moment"),
     "timestamp with time zone": Type("timestamptz", "moment"),
     "time without time zone": Type("time", "time"),
+    "time with time zone": Type("timetz", "time"),
     "interval": Type("interval", "interval", None, (REGRESSION,)),
     "text": Type("text", None, "text", (CLASSIFICATION,)),
     "character varying": Type("text", None, "text", (CLASSIFICATION,)),
     "character": Type("text", None, "text", (CLASSIFICATION,)),
     "name": Type("text", None, "text", (CLASSIFICATION,)),
+    "citext": Type("text", None, "folded", (CLASSIFICATION,)),  # that of the extension, wherever it lies
     "enum": Type("text", None, "text", (CLASSIFICATION,)),  # any of them
     "uuid": Type("uuid", None, "text", (CLASSIFICATION,)),
     "bytea": Type("bytea"),
 }
 FLOATING = ("real", "double precision", "numeric")
 PADDED = "character"  # blanks at the end mean nothing, and go where such a value becomes text
+
+# What makes a column of another type one that can be used: SQL over its name, and over the schema of an extension's type.
+_EXPRESSIONS = {
+    "json": "%s ->> 'key'", "jsonb": "%s ->> 'key'", "hstore": "%s OPERATOR(%s.->) 'key'", "xml": "(xpath('/doc/key/text()', %s))[1]::text",
+    "inet": "network(set_masklen(%s, 16))::text", "cidr": "set_masklen(%s, 16)::text",
+    "macaddr": "trunc(%s)::text", "macaddr8": "trunc(%s)::text",
+    "money": "%s::numeric", "bit": "get_bit(%s, 0)", "bit varying": "get_bit(%s, 0)", "tsvector": "tsvector_to_array(%s)",
+    "point": "%s[0]", "box": "area(%s)", "circle": "area(%s)", "path": "length(%s)", "lseg": "length(%s)", "polygon": "area(box(%s))",
+    "vector": "%s::real[]", "halfvec": "%s::real[]",
+    **{kind + part: "lower(%s)" for kind in ("int4", "int8", "num", "ts", "tstz", "date") for part in ("range", "multirange")},
+}  # fmt: skip
 
 
 def base(name: str) -> str:
@@ -212,6 +226,8 @@ def task_of(label: dict) -> str:
         hint = "Make it a number by an expression: extract(epoch from %s)%s as seconds." % (quoted(name), since)
     elif known.quantity == "interval":
         hint = "Make it text or a whole number by an expression."
+    elif base(type_) not in TYPES:
+        hint += " " + usable(name, type_)
     raise errors.WrongColumnType(message, "Its type is %s." % type_, hint)
 
 
@@ -247,9 +263,18 @@ def in_order(label: dict, classes: Sequence[Any]) -> List[Any]:
     return sorted(classes, key=lambda value: (places.get(value, len(places)), value))
 
 
-def prediction_type(label: str) -> str:
-    """The SQL type of predicted classes of a label of this type, or of what is predicted to apply."""
+def prediction_type(label: str, folded: str) -> str:
+    """The SQL type of predicted classes of a label of this type, or of what is predicted to apply; ``folded`` that of folded text."""
+    if of(label).spelling == "folded":
+        return folded
     return ("text" if of(label).cast == "text" else base(label)) + "[]" * label.endswith("[]")
+
+
+def usable(name: str, type_: str) -> str:
+    """A sentence that names an expression by which a column of another type can be used."""
+    schema, _, own = base(type_).rpartition(".")
+    made = "%s::text[]" if type_.endswith("[]") else _EXPRESSIONS.get(own, "%s::text")
+    return "An expression makes it one: (%s)." % (made % ((quoted(name), schema)[: made.count("%s")]))
 
 
 # ---- what queries say
@@ -275,12 +300,21 @@ def text_sql(value: str, name: str) -> str:
         return "pg_catalog.to_json(%s::pg_catalog.date) #>> '{}'" % value
     if type_.spelling == "integer":
         return value + "::pg_catalog.int8::pg_catalog.text"
+    if type_.spelling == "folded":
+        return _folded(value + "::pg_catalog.text")
     return value + ("" if type_.cast == "text" else "::pg_catalog." + type_.cast) + "::pg_catalog.text"
+
+
+def _folded(text: str) -> str:
+    """SQL for what the extension citext compares in place of a text: of a whole array too, in whose spelling case means nothing."""
+    return 'pg_catalog.lower(%s COLLATE pg_catalog."default")' % text
 
 
 def texts_sql(value: str, name: str) -> str:
     """SQL for an array as one of texts, each as :func:`text_sql` has it where the session writes dates in ISO style."""
     cast = of(name).cast
+    if of(name).spelling == "folded":
+        return _folded(value + "::pg_catalog.text[]::pg_catalog.text") + "::pg_catalog.text[]"
     return value + ("" if cast == "text" else "::pg_catalog.%s[]" % cast) + "::pg_catalog.text[]"
 
 
@@ -291,7 +325,7 @@ def read_by_server(feature: dict) -> Optional[str]:
     """
     if feature["kind"] == "number" and of(feature["type"]).quantity != "number":
         return number_sql("$1::pg_catalog.text", feature["type"])
-    if feature["kind"] in ("text", "tokens") and of(feature["type"]).cast in ("date", "uuid"):
+    if feature["kind"] in ("text", "tokens") and (of(feature["type"]).cast in ("date", "uuid") or of(feature["type"]).spelling == "folded"):
         return text_sql("$1::pg_catalog.text", feature["type"])
     return None
 
@@ -316,7 +350,7 @@ def array_text(value: Any) -> str:
 def number_of(spelled: Optional[str], spelling: str) -> Optional[float]:
     """The number that a column of categories would hold in that place if it were read as ``number``; None for text, NaN for NULL."""
     if spelled is None:
-        return None if spelling == "text" else math.nan
+        return None if spelling in ("text", "folded") else math.nan
     if spelling == "date":
         return days(spelled) * 86_400
     return float(whole(spelled)) if spelling in ("integer", "boolean") else None

@@ -43,8 +43,12 @@ def pytest_collection_modifyitems(items):
         text = subprocess.run([embedded.pg_config(), "--version"], text=True, capture_output=True, check=True)
         return int(text.stdout.split()[1].split(".")[0])
 
+    def has_extension(name: str) -> bool:
+        folder = subprocess.run([embedded.pg_config(), "--sharedir"], text=True, capture_output=True, check=True).stdout.strip()
+        return (Path(folder) / "extension" / (name + ".control")).exists()
+
     for item in items:
-        reason = requirements.unmet(item, server_version)
+        reason = requirements.unmet(item, server_version, has_extension)
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
 

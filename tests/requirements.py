@@ -25,12 +25,18 @@ def server(version: int):
     return pytest.mark.needs_server(version)
 
 
-def unmet(item: pytest.Item, server_version) -> str | None:
+def extension(name: str):
+    """The test needs that extension to be installed beside the server."""
+    return pytest.mark.needs_extension(name)
+
+
+def unmet(item: pytest.Item, server_version, has_extension) -> str | None:
     """Why a test can't run here, and the variable that would make it run; None if it can.
 
     Args:
         item: The test.
         server_version: Called only if a test asks; returns the major version.
+        has_extension: Likewise; whether the server finds an extension of that name.
     """
     for mark in item.iter_markers("needs_segments"):
         if mark.args[0] > wanted_segments():
@@ -38,4 +44,7 @@ def unmet(item: pytest.Item, server_version) -> str | None:
     for mark in item.iter_markers("needs_server"):
         if mark.args[0] > server_version():
             return "needs PostgreSQL %d: set PG_CONFIG to that server's pg_config" % mark.args[0]
+    for mark in item.iter_markers("needs_extension"):
+        if not has_extension(mark.args[0]):
+            return "needs extension %s: install the package that has it, such as postgresql-contrib" % mark.args[0]
     return None

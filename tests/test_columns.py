@@ -31,7 +31,8 @@ UTC = dt.timezone.utc
 
 # column -> SQL type; {schema} is filled in
 TYPES = {
-    "born": "date", "at": "timestamptz", "seen": "timestamp", "opens": "time", "took": "interval", "epoch": "double precision",
+    "born": "date", "at": "timestamptz", "seen": "timestamp", "opens": "time", "shuts": "timetz", "took": "interval",
+    "epoch": "double precision",
     "age": "{schema}.grown", "pair": "{schema}.pair", "marks": "{schema}.grown[]", "mood": "{schema}.mood", "key": "uuid",
     "alias": "name", "id": "bigint", "code": "smallint", "flag": "boolean", "day": "date",
 }  # fmt: skip
@@ -56,6 +57,7 @@ def made() -> list[dict]:
                 "at": dt.datetime(2024, 1, 1, tzinfo=UTC) + dt.timedelta(seconds=second),
                 "seen": dt.datetime(2024, 1, 1) + dt.timedelta(seconds=second, microseconds=number),
                 "opens": dt.time(int(random.integers(0, 24)), int(random.integers(0, 60)), 30),
+                "shuts": dt.time(second % 24, 15, tzinfo=dt.timezone(dt.timedelta(hours=second % 5 - 2))),
                 "took": dt.timedelta(seconds=float(random.integers(1, 10**5))),
                 "epoch": 1.7e9 + second / 4, "age": int(random.integers(1, 99)),
                 "pair": (random.integers(-99, 99, 2) / 8).tolist(), "marks": random.integers(1, 9, 3).tolist(),
@@ -78,8 +80,16 @@ def number(value) -> list[float]:
     if isinstance(value, dt.date):
         return [(value - dt.date(1970, 1, 1)).days * 86400.0]
     if isinstance(value, dt.time):
-        return [value.hour * 3600 + value.minute * 60 + value.second + value.microsecond / 1e6]
+        east = value.utcoffset() or dt.timedelta()
+        return [value.hour * 3600 + value.minute * 60 + value.second + value.microsecond / 1e6 - east.total_seconds()]
     return [float(item) for item in value] if isinstance(value, list) else [float(value)]
+
+
+def exported(session, run: str, folder) -> keras.Model:
+    """The archive of a run, opened by Keras alone."""
+    path = folder / (run + ".keras")
+    path.write_bytes(session.rows("select cerebro.export_model(%s)", run)[0][0])
+    return keras.models.load_model(path, safe_mode=True)
 
 
 def cuts(name: str, values: np.ndarray) -> list[float]:
@@ -175,9 +185,7 @@ def test_evaluate_is_what_numpy_says(session, fitted):
 
 
 def test_the_archive_takes_each_column_as_it_is_and_says_what_numpy_says(session, fitted, tmp_path):
-    path = tmp_path / "columns.keras"
-    path.write_bytes(session.rows("select cerebro.export_model(%s)", fitted.run)[0][0])
-    model = keras.models.load_model(path, safe_mode=True)
+    model = exported(session, fitted.run, tmp_path)
     dtypes = {tensor.name: tensor.dtype for tensor in model.inputs}
     assert [dtypes[name] for name in ("born", "mood", "id", "code", "flag", "day")] == [
         "float64", "string", "int64", "int64", "bool", "string",
@@ -193,14 +201,14 @@ def test_the_archive_takes_each_column_as_it_is_and_says_what_numpy_says(session
 def test_whatever_postgresql_takes_for_a_value_predict_takes(session, fitted):
     row = {**{name: spelled(value) for name, value in fitted.rows[0].items()}, "pair": [1, 2], "marks": [1, 2, 3]}
     row.update({name: fitted.rows[0][name] for name in ("epoch", "age", "id", "code", "flag")})
-    row.update(born="2024-02-29", at="2024-01-01 12:00+00", took="90 seconds", opens="13:30")
+    row.update(born="2024-02-29", at="2024-01-01 12:00+00", took="90 seconds", opens="13:30", shuts="13:30+02")
 
     def answer(**changes):
         return session.rows("select cerebro.predict_probabilities(%s, %s::jsonb)", fitted.run, json.dumps({**row, **changes}))
 
     for changes in (
         {"born": "Feb 29, 2024"}, {"born": "20240229"}, {"at": "2024-01-01T14:00:00+02:00"}, {"at": "Jan 1 2024 07:00 EST"},
-        {"took": "1 min 30 s"}, {"took": "PT1M30S"}, {"opens": "01:30 PM"}, {"key": "{%s}" % row["key"].upper()},
+        {"took": "1 min 30 s"}, {"took": "PT1M30S"}, {"opens": "01:30 PM"}, {"shuts": "14:30+03"}, {"key": "{%s}" % row["key"].upper()},
         {"code": float(row["code"])}, {"day": row["day"].replace("-", "")},
     ):  # fmt: skip
         assert answer(**changes) == answer(), changes
@@ -353,11 +361,104 @@ def test_dates_may_be_written_where_boundaries_and_what_stands_for_a_null_are_se
 
 # ---- data that loses its meaning
 
-def test_types_that_are_none_of_these_are_refused_with_a_hint(session):
-    for type_ in ("json", "xml", "point", "json[]", "timetz", "int4range"):
-        table = session.local({"x": type_, "label": "boolean"})
-        error = session.refused(table, session.model(LOGIT), "label", ["x"])
-        assert (error.sqlstate, error.message) == ("42804", 'column "x" cannot be a feature') and error.hint, type_
+OTHERS = {
+    "json": '{"key": "a"}', "jsonb": '{"key": "b"}', "xml": "<doc><key>a</key></doc>", "inet": "10.1.2.3", "cidr": "10.1.0.0/16",
+    "macaddr": "08:00:2b:01:02:03", "macaddr8": "08:00:2b:01:02:03:04:05", "money": "1.50", "bit(3)": "101", "bit varying": "01",
+    "tsvector": "a fat cat", "point": "(1,2)", "box": "(1,2),(3,4)", "circle": "<(0,0),2>", "path": "[(0,0),(1,1)]",
+    "lseg": "[(0,0),(1,1)]", "polygon": "((0,0),(1,0),(1,1))", "line": "{1,2,3}", "int4range": "[1,5)", "int8range": "[1,5)",
+    "numrange": "[1.5,2)", "tsrange": "[2026-01-01,2026-01-02)", "tstzrange": "[2026-01-01,2026-01-02)",
+    "daterange": "[2026-01-01,2026-01-03)", "int4multirange": "{[1,5)}", "json[]": "{1}", "oid": "5", "pg_lsn": "0/1", '"char"': "a",
+}  # fmt: skip
+
+
+def assert_hints_make_features(session, types):
+    """Each of these types is refused, with an expression that has values and is a feature; ``types`` has a value for each."""
+    columns = {"x%d" % number: type_ for number, type_ in enumerate(types)}
+    table, model = session.local({**columns, "label": "boolean"}, [[*types.values(), True]]), session.model(LOGIT)
+    made = []
+    for name, type_ in columns.items():
+        error = session.refused(table, model, "label", [name])
+        assert (error.sqlstate, error.message) == ("42804", 'column "%s" cannot be a feature' % name), type_
+        made.append(error.hint.partition("makes it one: ")[2].rstrip("."))
+    encoders = {expression: {"tokens": {"length": 3}} for expression in made if "tsvector_to_array" in expression or "text[]" in expression}
+    error = session.refused(table, model, "label", [*made, "x"], encoders=encoders)
+    assert error.message.startswith('column "x" of table'), "all others are features"
+    session.conn.execute("set search_path = pg_catalog")
+    ((values,),) = session.rows("select array[%s] from %s" % (", ".join("(%s)::text" % text for text in made), table.name))
+    session.conn.execute("select set_config('search_path', %s, false)", ['"%s"' % session.schema])
+    assert all(values) and len(values) == len(types)
+
+
+def test_types_that_are_none_of_these_are_refused_with_an_expression_that_makes_features_of_them(session):
+    assert_hints_make_features(session, OTHERS)
+
+
+@requires.extension("hstore")
+def test_a_hstore_is_refused_with_the_operator_of_its_schema(session):
+    for node in session.cluster.nodes:
+        node.execute("create extension hstore schema %s" % session.schema)
+    assert_hints_make_features(session, {session.schema + ".hstore": "key=>a"})
+
+
+# ---- text that is one whatever its case
+
+
+@pytest.fixture(scope="module")
+def citext(session):
+    """The type's name, in a schema that is on no search path."""
+    for node in session.cluster.nodes:
+        node.execute("create extension citext schema %s" % session.schema)
+    return session.schema + ".citext"
+
+
+@requires.extension("citext")
+def test_categories_and_classes_of_citext_are_one_whatever_their_case(session, citext, tmp_path):
+    spellings = [["Paris", "PARIS", "paris"], ["oslo", "Oslo", "OSLO"], ["", "", ""], ["århus", "ÅRHUS", "Århus"]]
+    ways = [["Up", "UP", "up"], ["down", "DOWN", "Down"]]
+    rows = [[spellings[k % 4][k // 4 % 3], ways[k % 2][k // 4 % 3], k] for k in range(60)]
+    table = session.sharded({"city": citext, "way": citext, "row": "integer"}, [*rows, [None, "Down", 60]], [20, 20, 21])
+    cities = [city for city, in session.rows("select distinct lower(city) from %s where city is not null" % table.name)]
+    options = {"epochs": 8, "batch_size": 4, "learning_rate": 0.1, "nulls": {"city": {"value": "OsLo"}}, "class_weight": {"UP": 1.5}}
+    run = session.fit(table, session.model(LOGIT), "way", ["city"], **options)
+    ((encoders,),) = session.rows("select encoders from cerebro.run where run = %s", run)
+    assert encoders["features"][0]["vocabulary"] == sorted(cities) and encoders["features"][0]["nulls"] == {"value": "oslo"}
+    assert encoders["labels"][0]["classes"] == ["down", "up"] and encoders["labels"][0]["weights"] == [1, 1.5]
+    ask = "select cerebro.predict_probabilities(%s, %s::jsonb)"
+    known = {city: session.rows(ask, run, json.dumps([city]))[0][0] for city in ("paris", "oslo", "", "elsewhere")}
+    assert len(set(map(str, known.values()))) == 4 and known["paris"]["up"] > 0.7 > 0.3 > known["oslo"]["up"]
+    for city, other in (("pArIs", "paris"), ("OSLO", "oslo"), ("Elsewhere", "elsewhere"), (None, "oslo")):
+        assert session.rows(ask, run, json.dumps({"city": city})) == [(known[other],)], city
+    assert dict(session.rows("select * from cerebro.evaluate(%s, %s::text::regclass)", run, table.name))["accuracy"] == 1
+    target = session.schema + "." + session.name("scored")
+    session.rows(PREDICT_TABLE, run, table.name, target, "{}")
+    query = "select count(*) from %s s join %s t using (row) where s.prediction operator(%s.=) t.way" % (target, table.name, session.schema)
+    assert session.rows(query) == [(61,)], "compared as the column itself is"
+    cased = session.local({"city": "text", "way": "text"}, [["Paris", "Up"]])
+    error = session.error("select * from cerebro.evaluate(%s, %s::text::regclass)", run, cased.name)
+    assert error.sqlstate == "42804" and '"city"' in error.message
+    model = exported(session, run, tmp_path)
+    given = ["Paris", "OSLO", "", "elsewhere", "[null]"]
+    expected = [[known[city][way] for way in ("down", "up")] for city in ("paris", "oslo", "", "elsewhere", "oslo")]
+    np.testing.assert_allclose(model({"city": keras.ops.convert_to_tensor([[city] for city in given])}), expected, rtol=1e-5)
+
+
+@requires.extension("citext")
+def test_tokens_of_citext_are_one_whatever_their_case(session, citext, tmp_path):
+    rows = [[title, tags, k % 2 == 0] for k, (title, tags) in enumerate([("Red hat!", ["A", "b"]), ("BLUE Hat!", ["a", "NULL"])] * 20)]
+    table = session.sharded({"title": citext, "tags": citext + "[]", "label": "boolean"}, rows)
+    for column, given, known, length in (
+        ("title", ["RED hat!", "red HAT!"], ["hat!", "blue", "red"], 2), ("tags", [["a", "B"], ["A", "b"]], ["a", "b", "null"], 2),
+    ):  # fmt: skip
+        tokens = {"length": length, "size": 10, **({"standardize": "none"} if column == "title" else {})}
+        layers = [{"Embedding": {"input_dim": 10, "output_dim": 2}}, {"Flatten": {}}, *LOGIT["layers"]]
+        run = session.fit(table, session.model({"layers": layers}), "label", [column], encoders={column: {"tokens": tokens}})
+        assert session.rows("select encoders #> '{features,0,vocabulary}' from cerebro.run where run = %s", run) == [(known,)]
+        ask = "select cerebro.predict_probabilities(%s, %s::jsonb)"
+        one, other = (session.rows(ask, run, json.dumps({column: value}))[0][0] for value in given)
+        assert one == other
+        batch = [[text] for text in given] if column == "title" else given
+        answers = np.asarray(exported(session, run, tmp_path)({column: keras.ops.convert_to_tensor(batch)}))
+        np.testing.assert_allclose(answers, [[one["false"], one["true"]]] * 2, rtol=1e-5)
 
 
 def test_numbers_that_single_precision_merges_are_refused_as_they_are_and_kept_when_standardized(session):

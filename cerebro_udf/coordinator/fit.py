@@ -22,9 +22,9 @@ from cerebro_udf.coordinator.source import (
     describe,
     describe_held,
     filtered,
+    held_as,
     moment,
     refuse_other_kinds,
-    seconds,
 )
 from cerebro_udf.coordinator.start import Start, begin
 from cerebro_udf.coordinator.study import Study
@@ -128,8 +128,8 @@ def described(plpy, source: str, features: Optional[List[str]], label: Optional[
     validation.check(options.validation, table.types, specs, table.weight, seeded)
     if isinstance(options.validation, dict) and isinstance(options.validation.get("from"), str):
         options.validation["from"] = moment(plpy, table.types[table.criterion], options.validation["from"])
-    options.encoders, options.nulls = per_column.in_seconds(
-        options.encoders, options.nulls, table.types, lambda type_, given: seconds(plpy, type_, given)
+    options.encoders, options.nulls = per_column.as_held(
+        options.encoders, options.nulls, table.types, lambda type_, given: held_as(plpy, type_, given)
     )
     per_column.check_encoders(options.encoders, table.types, table.features, specs)
     others = [*table.labels, *(name for name in (table.weight, table.criterion) if name is not None)]

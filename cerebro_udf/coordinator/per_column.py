@@ -75,7 +75,7 @@ def _buckets(place: str, settings: dict) -> dict:
     result: Dict[str, Any] = {}
     if "boundaries" in settings:
         given = settings["boundaries"]
-        written = isinstance(given, list) and bool(given) and all(isinstance(moment, str) for moment in given)  # see in_seconds
+        written = isinstance(given, list) and bool(given) and all(isinstance(moment, str) for moment in given)  # see as_held
         result["boundaries"] = given if written and len(given) <= MAX_BOUNDARIES else _boundaries(place, given)
     else:
         result["buckets"] = _number(place + ".buckets", settings.get("buckets", BUCKETS), 2, MAX_BUCKETS)
@@ -250,16 +250,17 @@ def _policy(place: str, given: Any) -> Any:
     return found
 
 
-def in_seconds(encoders: Dict[str, Any], nulls: Any, types: Dict[str, str], seconds: Callable[[str, str], float]) -> Tuple[dict, Any]:
-    """Return the options ``encoders`` and ``nulls`` with the dates and times that are written in them as seconds.
+def as_held(encoders: Dict[str, Any], nulls: Any, types: Dict[str, str], held: Callable[[str, str], Any]) -> Tuple[dict, Any]:
+    """Return the options ``encoders`` and ``nulls`` with what is written in them as columns hold it: dates and times as seconds, text
+    that is one whatever its case in lower case.
 
     Args:
         encoders, nulls: What :func:`read_encoders` and :func:`read_nulls` returned.
         types: Of the columns.
-        seconds: From a column's type and a text to what a column of that type would hold.
+        held: From a column's type and a text to what a column of that type would hold.
 
     Raises:
-        InvalidArgument: the column is none of dates or times, or the boundaries do not ascend; what ``seconds`` raises.
+        InvalidArgument: the column is none of dates or times, or the boundaries do not ascend; what ``held`` raises.
     """
     timed = {name for name, type_ in types.items() if not type_.endswith("[]") and columns.counts_seconds(type_)}
     encoders = dict(encoders)
@@ -267,15 +268,16 @@ def in_seconds(encoders: Dict[str, Any], nulls: Any, types: Dict[str, str], seco
         settings = encoder.get("bucketize", {}) if isinstance(encoder, dict) else {}
         given = settings.get("boundaries", ())
         if any(isinstance(moment, str) for moment in given):
-            read = [seconds(types[column], moment) for moment in given] if column in timed else given
+            read = [held(types[column], moment) for moment in given] if column in timed else given
             encoders[column] = {"bucketize": {**settings, "boundaries": _boundaries("encoders." + column, read)}}
     if isinstance(nulls, dict):
         nulls = dict(nulls)
         for column, policy in nulls.items():
             value = policy.get("value") if isinstance(policy, dict) else None
             categories = columns.encoder_name(encoders.get(column)) in columns.CATEGORY_ENCODERS
-            if isinstance(value, str) and value != "mean" and column in timed and not categories:
-                nulls[column] = {**policy, "value": seconds(types[column], value)}
+            counted = column in timed and value != "mean" and not categories
+            if isinstance(value, str) and (counted or types.get(column) == "citext"):
+                nulls[column] = {**policy, "value": held(types[column], value)}
     return encoders, nulls
 
 

@@ -11,7 +11,7 @@ from cerebro_udf.catalog import refuse_read_only
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator import target as targets
-from cerebro_udf.coordinator.source import Source, describe, filtered, refuse_other_kinds
+from cerebro_udf.coordinator.source import Source, describe, filtered, folded_type, refuse_other_kinds
 from cerebro_udf.coordinator.staging import Staging
 from cerebro_udf.engines import engine_for
 from cerebro_udf.engines.base import SELF, Engine, Part, by_one
@@ -92,8 +92,8 @@ def _refuse_unordered(plpy, table: Source, key: List[str]) -> None:
             ) from None
 
 
-def _columns(carried: Dict[str, str], labels: List[dict], probabilities: bool, segment: Optional[str]) -> Dict[str, str]:
-    """The columns of the predictions: name to type, as SQL.
+def _columns(carried: Dict[str, str], labels: List[dict], probabilities: bool, segment: Optional[str], folded: str) -> Dict[str, str]:
+    """The columns of the predictions: name to type, as SQL; ``folded`` is the type of text that is one whatever its case.
 
     Raises:
         InvalidArgument: a column that is carried along has the name of one of ours.
@@ -103,7 +103,7 @@ def _columns(carried: Dict[str, str], labels: List[dict], probabilities: bool, s
     for label in labels:
         columns.task_of(label)
         prefix = "" if label["output"] is None else label["output"] + "_"
-        predicted[prefix + "prediction"] = columns.prediction_type(label["type"])
+        predicted[prefix + "prediction"] = columns.prediction_type(label["type"], folded)
         if label["task"] == "regression":
             predicted[prefix + "prediction"] = "double precision" + "[]" * label["type"].endswith("[]")
             continue
@@ -145,7 +145,7 @@ class _Call:
         self._layout = self._engine.alike(table, shards, self._carried, appended)
         types = targets.types_of(plpy, table.oid)
         carried = {name: types[name] for name in self._carried}
-        self._columns = _columns(carried, encoders["labels"], options["probabilities"], self._layout.column)
+        self._columns = _columns(carried, encoders["labels"], options["probabilities"], self._layout.column, folded_type(plpy))
         if appended is not None:
             targets.refuse_other_columns(plpy, target, self._columns)
         mark = Mark("predict_table", table.name, target.qualified, "", 0, run, key)

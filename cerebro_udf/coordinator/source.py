@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
 
 from cerebro_udf import columns, expressions, packs
 from cerebro_udf.errors import (
@@ -26,7 +26,8 @@ from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamesp
 where c.oid = $1::text::pg_catalog.regclass
 """
 
-# Domains, over whatever they are, count as what they are over; each array adds its brackets; an enum is one, whatever its name.
+# Domains, over whatever they are, count as what they are over; each array adds its brackets; an enum is one, whatever its name, and
+# citext that of the extension, whatever its schema.
 _TYPES = """
 with recursive base(number, name, type, declared, readable) as (%s)
 , step(number, type, brackets) as (
@@ -39,7 +40,8 @@ with recursive base(number, name, type, declared, readable) as (%s)
     where t.typtype = 'd' or e.oid is not null
 )
 select b.name, b.declared, b.readable
-     , case t.typtype when 'e' then 'enum' else pg_catalog.format_type(t.oid, null) end || s.brackets as type
+     , case when t.typtype = 'e' then 'enum' when t.oid in (%s) then 'citext' else pg_catalog.format_type(t.oid, null) end
+           || s.brackets as type
      , array(
            select e.enumlabel::text from pg_catalog.pg_enum e where e.enumtypid = t.oid order by e.enumsortorder
        ) as "values"
@@ -49,7 +51,14 @@ join base b on b.number = s.number
 where t.typtype <> 'd' and not exists (select 1 from pg_catalog.pg_type e where e.oid = t.typelem and e.typarray = t.oid)
 order by b.number
 """
-_COLUMNS = _TYPES % """
+_CITEXT = """
+select c.oid
+from pg_catalog.pg_type c
+join pg_catalog.pg_depend d on d.classid = 'pg_catalog.pg_type'::pg_catalog.regclass and d.objid = c.oid and d.deptype = 'e'
+join pg_catalog.pg_extension x on d.refclassid = 'pg_catalog.pg_extension'::pg_catalog.regclass and d.refobjid = x.oid
+where x.extname = 'citext' and c.typname = 'citext'
+"""
+_COLUMNS = _TYPES % ("""
     select a.attnum::int4, a.attname::text, a.atttypid
          , case n.nspname when 'pg_catalog' then pg_catalog.format_type(a.atttypid, a.atttypmod) end
          , pg_catalog.has_column_privilege($1::int8::oid, a.attnum, 'SELECT')
@@ -57,8 +66,9 @@ _COLUMNS = _TYPES % """
     join pg_catalog.pg_type t on t.oid = a.atttypid
     join pg_catalog.pg_namespace n on n.oid = t.typnamespace
     where a.attrelid = $1::int8::oid and a.attnum > 0 and not a.attisdropped
-"""
-_TYPE = _TYPES % "select 1, null::text, $1::int8::oid, null::text, true"
+""", _CITEXT)  # fmt: skip
+_TYPE = _TYPES % ("select 1, null::text, $1::int8::oid, null::text, true", _CITEXT)
+_CITEXT_NAME = "select pg_catalog.format_type(oid, null) as name from (%s) found" % _CITEXT
 
 # A relation, its partitions, and what the queries of views among them read.
 TREE = """
@@ -231,8 +241,8 @@ def describe(plpy, source: str, features: Optional[List[str]], labels: Sequence[
             raise WrongColumnType(
                 'column "%s" cannot be a feature' % name,
                 "Its type is %s." % table.types[name],
-                "Features are numbers, booleans, text, enums, uuids, dates and times, bytea, and arrays; make it one of these"
-                " by an expression, such as (doc ->> 'kind').",
+                "Features are numbers, booleans, text, enums, uuids, dates and times, bytea, and arrays. "
+                + columns.usable(name, table.types[name]),
             )
     if features == []:
         raise InvalidArgument("there is no feature", None, "List at least one column of %s." % relation["name"])
@@ -370,20 +380,26 @@ def moment(plpy, type_: str, given: str) -> str:
     return found["moment"]
 
 
-def seconds(plpy, type_: str, given: str) -> float:
-    """A date, time or interval, as the caller's settings read it, as the number that a column of this type would hold.
+def folded_type(plpy) -> str:
+    """The name, as SQL, of the type whose texts are one whatever their case; ``text`` where the database has none."""
+    found = plpy.execute(_CITEXT_NAME)
+    return found[0]["name"] if len(found) else "text"
+
+
+def held_as(plpy, type_: str, given: str) -> Union[float, str]:
+    """A date, time or interval, as the caller's settings read it, as the number that a column of this type would hold; of text the text.
 
     Raises:
         InvalidArgument: it is none, or infinite.
     """
-    query = "select %s as seconds" % columns.number_sql("$1::pg_catalog.text", type_)
+    sql = columns.number_sql if columns.counts_seconds(type_) else columns.text_sql
     try:
-        found = plpy.execute(plpy.prepare(query, ["text"]), [given])[0]["seconds"]
+        found = plpy.execute(plpy.prepare("select %s as held" % sql("$1::pg_catalog.text", type_), ["text"]), [given])[0]["held"]
     except plpy.SPIError as error:
         if not (error.sqlstate or "").startswith("22"):
             raise
         raise InvalidArgument(str(error), None, "Write it as PostgreSQL writes values of type %s, or give its seconds." % type_) from None
-    if not math.isfinite(found):
+    if isinstance(found, float) and not math.isfinite(found):
         raise InvalidArgument('"%s" has no seconds' % given, "It is infinite.", "Name one that is not.")
     return found
 

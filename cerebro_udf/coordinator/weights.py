@@ -68,7 +68,8 @@ def by_class(given: Union[str, Dict[str, float]], label: dict) -> List[float]:
     weights = [1.0] * len(classes)
     spelled = [_spelled(value) for value in classes]
     for key, weight in given.items():
-        found = key if key in spelled else _spelled(_number(key))
+        given_as = key.lower() if label["type"] == "citext" else key
+        found = given_as if given_as in spelled else _spelled(_number(key))
         if found not in spelled:
             raise InvalidArgument(
                 'option "class_weight" names "%s", which label "%s" never is' % (key, label["name"]),

@@ -19,7 +19,7 @@ from cerebro_udf.segment import network, serving
 
 import keras  # isort: skip  (network says first how TensorFlow has to start)
 
-_CATEGORIES = {"integer": "int64", "boolean": "bool", "date": "string", "text": "string"}  # by spelling
+_CATEGORIES = {"integer": "int64", "boolean": "bool", "date": "string", "text": "string", "folded": "string"}  # by spelling
 
 METADATA = "cerebro.json"  # beside Keras' own members of the archive; Keras leaves it alone
 VALUE_BYTES = 2**30 - 2**20  # what PostgreSQL holds in one value, with room for the row around it
@@ -116,6 +116,11 @@ def _takes_tokens(feature: dict) -> bool:
     return feature["type"].endswith("[]") or bool(feature["tokens"].get("hash"))
 
 
+def _folded(feature: dict) -> bool:
+    """Whether texts are one whatever their case. Keras lowers the letters of ASCII alone."""
+    return columns.of(feature["type"]).spelling == "folded"
+
+
 def _dtype(feature: dict) -> str:
     """The type of a feature's input; booleans have no room for a NULL."""
     if feature["kind"] == "tokens":
@@ -140,7 +145,8 @@ def _null(feature: dict) -> Any:
     if kind == "int64":
         taken = [None if value is None else columns.whole(value) for value in feature["vocabulary"]]
         return next(value for value in itertools.count(-(2**63)) if value not in taken)
-    return next(text for text in ("[NULL" + "]" * n for n in itertools.count(1)) if text not in feature["vocabulary"])
+    begin = "[null" if _folded(feature) else "[NULL"
+    return next(text for text in (begin + "]" * n for n in itertools.count(1)) if text not in feature["vocabulary"])
 
 
 def _encoded(encoders: dict, inputs: Dict[str, Any], pulse: Callable[[], None]) -> Any:
@@ -232,10 +238,14 @@ def _tokens(feature: dict, x: Any) -> Any:
     settings, known = feature["tokens"], feature.get("vocabulary")
     if known is None:
         layer = keras.layers.Hashing(settings["size"] - 1, mask_value=sequences.PADDING, salt=0)
+    elif _takes_tokens(feature) and _folded(feature):
+        layer = _lowered(known)
     elif _takes_tokens(feature):
         layer = keras.layers.StringLookup(vocabulary=known, mask_token=sequences.PADDING, oov_token=sequences.UNKNOWN)
     else:
         standardize = settings.get("standardize", sequences.STANDARDS[0])
+        if _folded(feature):
+            standardize = sequences.STANDARDS[0] if standardize.endswith("strip_punctuation") else "lower"
         layer = keras.layers.TextVectorization(
             vocabulary=known, standardize=None if standardize == "none" else standardize, split=settings.get("split", "whitespace")
         )
@@ -306,6 +316,11 @@ def _normalized(x: Any, mean: np.ndarray, scale: np.ndarray) -> Any:
 def _looked_up(feature: dict, x: Any) -> Any:
     """Codes as ``tensors.Encoding`` gives them: 0 for a value that the run has not seen, then the vocabulary in order."""
     null, known = _null(feature), [value for value in feature["vocabulary"] if value is not None]
+    if _folded(feature):
+        vocabulary = known + ([] if null is None else [null])
+        code = _lowered([text for text in vocabulary if text])(x)  # 0 for an empty text, 1 for one that was not seen
+        code = keras.ops.where(keras.ops.equal(code, 1), 0, keras.ops.maximum(code, 1)) if "" in known else keras.ops.maximum(code - 1, 0)
+        return _with_null(feature, code, vocabulary, known, null)
     if _dtype(feature) == "string":
         vocabulary = known + ([] if null is None else [null])
         unknown = next(text for text in ("[UNK" + "]" * n for n in itertools.count(1)) if text not in vocabulary)
@@ -315,6 +330,16 @@ def _looked_up(feature: dict, x: Any) -> Any:
         unknown = next(value for value in itertools.count(-1, -1) if value not in vocabulary)
         layer, x = keras.layers.IntegerLookup, keras.ops.cast(x, "int64")
     code = layer(vocabulary=vocabulary, mask_token=None, num_oov_indices=1, oov_token=unknown)(x)
+    return _with_null(feature, code, vocabulary, known, null)
+
+
+def _lowered(vocabulary: List[str]) -> Any:
+    """Looks texts up in lower case."""
+    return keras.layers.TextVectorization(vocabulary=vocabulary, standardize="lower", split=None)
+
+
+def _with_null(feature: dict, code: Any, vocabulary: List[Any], known: List[str], null: Any) -> Any:
+    """Codes in which NULL, the last of a vocabulary if there is one, has that of the value in whose place it is."""
     if null is None or encoding.indicator(feature):
         return code
     value = feature["nulls"]["value"]

@@ -248,7 +248,7 @@ def _tokens(feature: dict, value: Any, sql: Optional[str], read: Read) -> List[s
     if not feature["type"].endswith("[]"):
         if not isinstance(value, str):
             raise _wrong(name, value, "It must be text.")
-        return sequences.split(value, settings)
+        return sequences.split(value if sql is None else _read(feature, value, sql, read), settings)
     if not isinstance(value, list):
         raise _wrong(name, value, "It must be an array of tokens.")
     if None in value:

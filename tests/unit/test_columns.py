@@ -49,7 +49,7 @@ def test_days_of_dates_that_python_does_not_have(date, days):
         ("text[]", None, None),
         ("real[][]", None, None),  # an array of a domain over arrays
         ("json", None, None),
-        ("time with time zone", None, None),
+        ("time with time zone", None, "number"),
     ],
 )
 def test_the_type_and_the_encoder_say_how_a_feature_is_read(type_, encoder, kind):
@@ -114,10 +114,10 @@ def test_dates_among_boundaries_and_for_nulls_become_seconds_where_the_column_co
     day = {"bucketize": {"boundaries": ["a", "bb"], "as": "embedding"}}
     encoders = per_column.read_encoders("encoders", {"day": day, "kind": "one_hot"})
     nulls = per_column.read_nulls("nulls", {"day": {"value": "ccc"}, "at": {"value": "mean"}, "kind": {"value": "2026-01-01"}, "*": "skip"})
-    found = per_column.in_seconds(encoders, nulls, types, lambda type_, given: float(len(given)))
+    found = per_column.as_held(encoders, nulls, types, lambda type_, given: float(len(given)))
     assert found[0] == {"day": {"bucketize": {"boundaries": [1.0, 2.0], "as": "embedding"}}, "kind": "one_hot"}
     assert found[1] == {**nulls, "day": {"value": 3.0}}
     for column, boundaries in (("n", ["2026-01-01"]), ("day", ["bb", "a"])):
         wrong = per_column.read_encoders("encoders", {column: {"bucketize": {"boundaries": boundaries}}})
         with pytest.raises(errors.InvalidArgument, match='"encoders.%s.boundaries" has a wrong value' % column):
-            per_column.in_seconds(wrong, "error", types, lambda type_, given: float(len(given)))
+            per_column.as_held(wrong, "error", types, lambda type_, given: float(len(given)))
