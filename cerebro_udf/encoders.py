@@ -525,6 +525,11 @@ def places(encoders: dict) -> Iterator[Place]:
             ends[kind] += size
 
 
+def sparse_tensors(encoders: dict) -> Dict[str, dict]:
+    """The features of sparse rows, by the tensors that hold them alone."""
+    return {place.tensor: place.feature for place in places(encoders) if place.feature["kind"] == "sparse"}
+
+
 def classes(label: dict) -> Optional[List[Any]]:
     """Return the classes of a stored label as its column has them, None for other tasks."""
     type_ = columns.base(label["type"])

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from cerebro_udf.errors import CerebroError, NotReady
 from cerebro_udf.segment import specs
 
-FORMAT = 2
+FORMAT = 3
 COLUMNS = {"shard": "integer", "part": "text", "number": "integer", "rows": "bigint", "header": "json", "data": "bytea"}
 PARTS = ("train", "validation")
 HEADER = "header"  # the part of the row that has it
@@ -25,6 +25,7 @@ _OWN = specs.fields(
     shard=specs.fields(
         number=specs.whole(), rows=specs.whole(), train_rows=specs.whole(), validation_rows=specs.whole(), skipped=specs.whole(),
         checksum=specs.text, bytes=specs.whole(), blocks=specs.fields(train=specs.whole(), validation=specs.whole()),
+        entries=specs.maybe(specs.named(specs.named(specs.whole()))),
     )
 )  # fmt: skip
 

@@ -7,6 +7,7 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 import numpy as np
 
 ENTRY = np.dtype([("value", "<f4"), ("index", "<i4")])  # in 64 bits, so that rows are one array beside their offsets
+PARTS = ("indices", "values", "counts")
 
 
 class Rows:
@@ -17,7 +18,7 @@ class Rows:
         offsets: int64 (rows + 1,), where each row begins, and the last one ends.
     """
 
-    dtype = np.dtype(np.int64)  # of an entry as TensorFlow holds it
+    dtype = np.dtype(np.int64)  # of an entry as TensorFlow holds it, and of an offset
 
     def __init__(self, entries: np.ndarray, offsets: np.ndarray):
         self.entries, self.offsets = entries, offsets
@@ -34,10 +35,20 @@ class Rows:
         if isinstance(picks, slice):
             start, stop, _ = picks.indices(len(self))
             offsets = self.offsets[start : max(start, stop) + 1]
-            return Rows(self.entries[offsets[0] : offsets[-1]], offsets - offsets[0])
+            return type(self)(self.entries[offsets[0] : offsets[-1]], offsets - offsets[0])
         starts, counts = self.offsets[:-1][picks], np.diff(self.offsets)[picks]
-        offsets = _offsets(counts)
-        return Rows(self.entries[np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])], offsets)
+        offsets = offsets_of(counts)
+        return Rows(self.entries.take(np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])), offsets)
+
+    def __setitem__(self, place: slice, rows: "Rows") -> None:
+        """Put rows where those before ``place`` end; there must be room among the entries."""
+        start = self.offsets[place.start]
+        self.entries[start : start + len(rows.entries)] = rows.entries
+        self.offsets[place.start + 1 : place.stop + 1] = start + rows.offsets[1:]
+
+    def take(self, picks: np.ndarray, axis: int = 0) -> "Rows":
+        """Return rows by their position."""
+        return self[picks]
 
     @property
     def nbytes(self) -> int:
@@ -48,8 +59,37 @@ class Rows:
         """The entries as int64."""
         return np.ascontiguousarray(self.entries).view(np.int64)
 
+    @property
+    def parts(self) -> Dict[str, np.ndarray]:
+        """The rows as plain arrays: ``indices`` int32 and ``values`` float32 of all entries, ``counts`` int32 of entries of each row."""
+        return dict(zip(PARTS, (self.entries["index"], self.entries["value"], np.diff(self.offsets).astype(np.int32))))
 
-def _offsets(counts: np.ndarray) -> np.ndarray:
+
+def of_parts(indices: np.ndarray, values: np.ndarray, counts: np.ndarray, size: int) -> Rows:
+    """Make rows of what :attr:`Rows.parts` gave, or somebody wrote.
+
+    Args:
+        size: Indices are below it.
+
+    Raises:
+        ValueError: they are no such arrays, or indices of a row are not in ascending order from 0 to ``size`` - 1.
+    """
+    if [(array.dtype.name, array.ndim) for array in (indices, values, counts)] != [("int32", 1), ("float32", 1), ("int32", 1)]:
+        raise ValueError("sparse rows are of other types")
+    offsets = offsets_of(counts)
+    if (counts < 0).any() or not len(indices) == len(values) == offsets[-1]:
+        raise ValueError("sparse rows have other numbers of entries than they say")
+    begins = np.zeros(len(indices) + 1, bool)
+    begins[offsets] = True
+    if len(indices) and not (0 <= indices.min() and indices.max() < size and (begins[1:-1] | (indices[1:] > indices[:-1])).all()):
+        raise ValueError("indices of sparse rows are out of range or order")
+    entries = np.empty(len(indices), ENTRY)
+    entries["index"], entries["value"] = indices, values
+    return Rows(entries, offsets)
+
+
+def offsets_of(counts: np.ndarray) -> np.ndarray:
+    """Where rows of so many entries begin, and the last one ends: int64 (rows + 1,)."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
@@ -57,7 +97,7 @@ def joined(blocks: Sequence[Rows]) -> Rows:
     """Rows of several blocks, one after another."""
     if not blocks:
         return Rows(np.empty(0, ENTRY), np.zeros(1, np.int64))
-    return Rows(np.concatenate([rows.entries for rows in blocks]), _offsets(np.concatenate([np.diff(rows.offsets) for rows in blocks])))
+    return Rows(np.concatenate([rows.entries for rows in blocks]), offsets_of(np.concatenate([np.diff(rows.offsets) for rows in blocks])))
 
 
 def made(
@@ -104,7 +144,7 @@ def made(
     entries = np.empty(len(first), ENTRY)
     entries["index"] = index[first]
     entries["value"] = np.add.reduceat(value, first) if len(first) else value
-    return Rows(entries, _offsets(np.bincount(row[first], minlength=len(indices)))), wrong
+    return Rows(entries, offsets_of(np.bincount(row[first], minlength=len(indices)))), wrong
 
 
 def of_lists(rows: Sequence[Tuple[List[float], List[float]]]) -> Rows:

@@ -11,12 +11,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 import pytest
+from safetensors.numpy import load
 
+from cerebro_udf.segment import state
 from tests import outcome
 from tests import requirements as requires
 from tests.answers import assert_evaluated, assert_predicted, assert_table_predicted
 from tests.faults import cancelled
-from tests.session import LOGIT
+from tests.session import LOGIT, refusal
+from tests.test_predict_table import made as parts_of
 from tests.test_replay import replay
 
 WARM = True
@@ -25,6 +28,7 @@ pytestmark = requires.segments(3)
 COUNT, SIZE, SIZES = 60, 40, [30, 20, 10]
 COLUMNS = {"idx": "integer[]", "val": "real[]", "a": "double precision", "label": "text", "kind": "integer", "row": "integer"}
 ENCODERS = {"idx": {"sparse": {"values": "val", "size": SIZE}}, "a": "none"}
+STORED = {"encoders": {"idx": ENCODERS["idx"]}, "validation": 0.2, "seed": 5}  # of a packed table
 
 
 def made() -> list[dict]:
@@ -126,25 +130,75 @@ def test_rows_that_predict_cannot_take_are_refused_by_name(session, fitted):
     assert session.rows("select cerebro.predict(%s, '[[1, 3], [0.5, 1], 0]'::jsonb)", fitted.run) == whole
 
 
-def test_a_run_replays_and_goes_on_after_a_cancel_bit_for_bit(session, fitted, tmp_path):
-    layers = [{"Dense": {"units": 6, "activation": "relu"}}, {"Dropout": {"rate": 0.3}}, *LOGIT["layers"]]
-    options = {
-        "epochs": 2, "search": {"space": {"batch_size": [7]}}, "seed": 5, "validation": 0.2, "order": "fixed",
-        "encoders": {"idx": ENCODERS["idx"]},
-        "optimizer": {"Adam": {"learning_rate": {"CosineDecay": {"initial_learning_rate": 0.02, "decay_steps": 40}}}},
-    }  # fmt: skip
-    call = session.call(fitted.table, session.model({"layers": layers}), "kind", ["idx"], **options)
-    session.conn.execute(*call)
-    run = call[1][0]
-    replayed = replay(session, tmp_path / "replay.npz", run, shards=3)
-    states = outcome.states(session.cluster, run)
-    state = outcome.arrays(states[0, max(seq for _, seq in states)])
-    assert all(array.tobytes() == replayed["%s/whole/0/%s" % (run, name)].tobytes() for name, array in state.items())
-    assert 0 < session.rows("select rows from cerebro.visit where run = %s and phase = 'validate' and epoch = 1", run)[0][0] < COUNT
-    again = session.call(fitted.table, call[1][2], "kind", ["idx"], **options)
+class Noisy:
+    """A run with dropout and rows held out, of the sparse rows alone, and its states."""
+
+    def __init__(self, session, table):
+        self.session, self.table = session, table
+        self.statement, self.values = self.call(table)
+        session.conn.execute(self.statement, self.values)
+        self.run, self.states = self.values[0], outcome.states(session.cluster, self.values[0])
+
+    def call(self, source, **more) -> tuple[str, list]:
+        layers = [{"Dense": {"units": 6, "activation": "relu"}}, {"Dropout": {"rate": 0.3}}, *LOGIT["layers"]]
+        options = {
+            "epochs": 2, "search": {"space": {"batch_size": [7]}}, "order": "fixed", **STORED,
+            "optimizer": {"Adam": {"learning_rate": {"CosineDecay": {"initial_learning_rate": 0.02, "decay_steps": 40}}}},
+        }  # fmt: skip
+        return self.session.call(source, self.session.model({"layers": layers}), "kind", ["idx"], **{**options, **more})
+
+
+@pytest.fixture(scope="module")
+def noisy(session, fitted):
+    return Noisy(session, fitted.table)
+
+
+def test_a_run_replays_and_goes_on_after_a_cancel_bit_for_bit(session, noisy, tmp_path):
+    replayed = replay(session, tmp_path / "replay.npz", noisy.run, shards=3)
+    state = outcome.arrays(noisy.states[0, max(seq for _, seq in noisy.states)])
+    assert all(array.tobytes() == replayed["%s/whole/0/%s" % (noisy.run, name)].tobytes() for name, array in state.items())
+    assert 0 < session.rows("select rows from cerebro.visit where run = %s and phase = 'validate' and epoch = 1", noisy.run)[0][0] < COUNT
+    again = noisy.call(noisy.table)
     cancelled(session, session.cluster.node(1), again[1][0], "mid-visit", 2, *again)
     session.rows("select * from cerebro.resume(%s)", again[1][0])
-    assert outcome.everything(session.cluster, again[1][0])[2] == states
+    assert outcome.states(session.cluster, again[1][0]) == noisy.states
+
+
+def test_rows_that_are_packed_and_rows_beyond_the_memory_train_to_the_same_bits(session, noisy):
+    packed = [session.schema + "." + session.name("packed") for _ in range(2)]
+    for target, options in zip(packed, (STORED, {**STORED, "memory": "1kB"})):
+        call = "select cerebro.pack(%s::text::regclass, %s, 'kind', '{idx}', %s)"
+        assert session.rows(call, noisy.table.name, target, json.dumps(options)) == [(COUNT,)]
+    of_rows = sorted(row["idx"] for row in made())
+    blocks = session.rows("select data from %s where part <> 'header' order by shard, part, number" % packed[0])
+    assert blocks == session.rows("select data from %s where part <> 'header' order by shard, part, number" % packed[1])
+    found = [load(bytes(data)) for (data,) in blocks]
+    cut = [np.split(block["numbers.indices"], np.cumsum(block["numbers.counts"])[:-1]) for block in found if len(block["label"])]
+    assert sorted(row.tolist() for rows in cut for row in rows) == sorted(sorted(row) for row in of_rows)
+    for source, memory in ((packed[0], None), (packed[0], "1kB"), (noisy.table, "1kB")):
+        statement, values = noisy.call(source, memory=memory)
+        session.conn.execute(statement, values)
+        assert outcome.states(session.cluster, values[0]) == noisy.states, (source, memory)
+        query = "select rows, details from cerebro.visit where run = %s and phase = 'train'"
+        for rows, details in session.rows(query, values[0]):
+            assert ("hits" in details) == (memory is not None)
+            assert memory is None or (details["hits"] + details["misses"] == rows and details["misses"] and details["read_bytes"] % 8 == 0)
+
+
+def test_a_packed_table_of_sparse_rows_that_somebody_has_written_is_checked(session, noisy):
+    target = session.schema + "." + session.name("packed")
+    session.rows("select cerebro.pack(%s::text::regclass, %s, 'kind', '{idx}', %s)", noisy.table.name, target, json.dumps(STORED))
+    statement, values = noisy.call(target)
+    blocks = session.rows("select data from %s where part = 'train' and shard = 0" % target)
+    (name,) = [part for number, part in parts_of(session) if number == 1 and part.startswith(target)]
+    arrays, about = state.unpack(bytes(blocks[0][0]))
+    for key, value, words in (("indices", 99, "out of range or order"), ("counts", 99, "other numbers of entries")):
+        broken = {**arrays, "numbers." + key: np.concatenate([[value], arrays["numbers." + key][1:]]).astype(np.int32)}
+        blob = state.pack(broken, {key: about[key] for key in ("part", "number")})
+        with session.cluster.connect(node=1) as segment:
+            segment.execute("update %s set data = %%s where part = 'train'" % name, [blob])
+        error = refusal(session.cluster, session.conn, statement, values)
+        assert (error.sqlstate, "not whole" in error.message, words in error.detail) == ("55000", True, True), error
 
 
 def test_rows_that_are_no_sparse_rows_are_refused_with_row_and_column_or_left_out(session, fitted):
@@ -185,12 +239,6 @@ def test_what_cannot_be_sparse_is_refused_before_anything_starts(session, fitted
     ):  # fmt: skip
         error = session.refused(*arguments[:4], encoders=arguments[4])
         assert (error.sqlstate, error.message) == (sqlstate, words) and error.hint, words
-    error = session.error(
-        "select cerebro.pack(%s, %s, 'label', '{idx}', %s)", table.name, session.schema + ".packed", json.dumps({"encoders": encoders})
-    )
-    assert (error.sqlstate, error.message) == ("0A000", "sparse rows cannot be packed")
-    error = session.refused(table, session.model(), "label", ["idx"], encoders=encoders, memory="1kB")
-    assert error.sqlstate == "53200"
 
 
 def tagged(count: int, seed: int) -> tuple[list[list], np.ndarray, np.ndarray]:

@@ -81,7 +81,7 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str
     features = start.features(features)
     if table is None:
         table = described(plpy, source, features, label, parsed, seeded, author)
-        ends.check_sparse(parsed.inputs, parsed.encoders, start.definition)
+    ends.check_sparse(parsed.inputs, parsed.encoders, start.definition)
     parsed.augment = augment.check(parsed.augment, table.feature_specs(parsed.encoders, parsed.nulls))
     if start.earlier is not None:
         refuse_other_kinds(table, start.earlier["encoders"])

@@ -7,7 +7,7 @@ import time
 import uuid
 from typing import List, Optional
 
-from cerebro_udf import columns, faults, packs
+from cerebro_udf import faults, packs
 from cerebro_udf.catalog import refuse_read_only
 from cerebro_udf.coordinator import ends, fit, packed, validation
 from cerebro_udf.coordinator import options as run_options
@@ -17,7 +17,7 @@ from cerebro_udf.coordinator.options import Options
 from cerebro_udf.coordinator.source import Source
 from cerebro_udf.coordinator.staging import Staging
 from cerebro_udf.engines import engine_for
-from cerebro_udf.errors import InvalidArgument, NotSupported
+from cerebro_udf.errors import InvalidArgument
 from cerebro_udf.marks import Mark
 
 _WRITE = "select cerebro_internal.worker_pack_table($1)::text"
@@ -50,10 +50,6 @@ def pack(plpy, gd: dict, source: str, target: str, label: Optional[str], feature
     if not seeded:
         parsed.seed = random.SystemRandom().randrange(2**31)
     table = fit.described(plpy, source, features, label, parsed, seeded)
-    if any(columns.encoder_name(encoder) == "sparse" for encoder in parsed.encoders.values()):
-        raise NotSupported(
-            "sparse rows cannot be packed", "Blocks hold arrays of one shape.", "Name the table itself in cerebro.fit."
-        )
     targets.refuse(found, "pack", if_exists, table)
     shards = fit.sharded(plpy, engine, table, parsed)
     layout = engine.alike(table, shards, [])

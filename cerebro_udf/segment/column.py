@@ -378,11 +378,23 @@ class HashedTokens(Column):
 
 
 class SparseBuffer(Buffer):
-    """Sparse rows, always in memory."""
+    """Sparse rows; where each begins stays in memory."""
+
+    def __init__(self):
+        super().__init__()
+        self._counts = [np.empty(0, np.int64)]  # of entries of rows in the file
+
+    def _write(self, block: sparse.Rows) -> None:
+        super()._write(block.packed)
+        self._counts.append(np.diff(block.offsets))
 
     def whole(self, pulse: Callable[[], None] = lambda: None) -> sparse.Rows:
-        self._blocks = [sparse.joined(self._blocks)]
-        return self._blocks[0]
+        if self._file is None:
+            self._blocks = [sparse.joined(self._blocks)]
+            return self._blocks[0]
+        offsets = sparse.offsets_of(np.concatenate(self._counts))
+        entries = np.memmap(self._file, sparse.ENTRY, "r", shape=(offsets[-1],)) if offsets[-1] else np.empty(0, sparse.ENTRY)
+        return sparse.Rows(entries, offsets)
 
 
 class Sparse(Column):

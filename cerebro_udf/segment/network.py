@@ -18,7 +18,7 @@ import numpy as np
 
 from cerebro_udf import compilation, definition, encoders, placeholders, precision, sparse
 from cerebro_udf.errors import CerebroError, InvalidArgument, TrialFailed
-from cerebro_udf.segment import memory
+from cerebro_udf.segment import memory, overflow
 from cerebro_udf.segment.importing import apart
 
 with apart():
@@ -368,7 +368,7 @@ def rows(array: Any) -> Any:
     """Return rows as numpy holds them, see :func:`tensor`."""
     if isinstance(array, tf.RaggedTensor):
         return sparse.Rows(array.values.numpy().view(sparse.ENTRY), array.row_splits.numpy())
-    return array if isinstance(array, sparse.Rows) else np.asarray(array)
+    return overflow.plain(array)
 
 
 def open_spec(tensor: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import Any, Dict, Iterable, Iterator, Optional, Tuple
 
 import numpy as np
 
+from cerebro_udf import sparse
 from cerebro_udf.errors import DiskFull, OutOfTemporaryFiles
 
 FOLDER = "base/pgsql_tmp"  # in the data directory, in which a backend works
@@ -101,7 +102,7 @@ class Streamed:
         return len(self._stored)
 
     def __getitem__(self, rows: slice) -> "Streamed":
-        """Return the first rows."""
+        """Return some rows, one after another."""
         return Streamed(self._stored[rows], self.resident[rows])
 
     def __setitem__(self, rows: slice, values: np.ndarray) -> None:
@@ -125,9 +126,42 @@ class Streamed:
         rows[~here] = self._stored.take(picks[~here], axis=0)
         return rows
 
+    @property
+    def resident_rows(self) -> int:
+        """Return how many of the first rows are in memory."""
+        return len(self.resident)
 
-def room(name: str, like: np.ndarray, rows: int, share: float, overflow: Overflow) -> Any:
-    """Return what rows of one array are put into: an array in memory, or a :class:`Streamed`.
+    def read_bytes(self, picks: np.ndarray) -> int:
+        """Return how many bytes of rows come from the file."""
+        return int((picks >= len(self.resident)).sum()) * row_bytes([self])
+
+
+class StreamedRows(sparse.Rows):
+    """Sparse rows whose entries are :class:`Streamed`; where each row begins is in memory."""
+
+    @property
+    def resident_rows(self) -> int:
+        return int(np.searchsorted(self.offsets, len(self.entries.resident), "right")) - 1
+
+    def read_bytes(self, picks: np.ndarray) -> int:
+        counts = np.diff(self.offsets)[picks]
+        here = np.clip(len(self.entries.resident) - self.offsets[:-1][picks], 0, counts)
+        return int((counts - here).sum()) * sparse.ENTRY.itemsize
+
+
+def sparse_rows(entries: Any, offsets: np.ndarray) -> sparse.Rows:
+    """Return rows of entries that are an array in memory or a :class:`Streamed`."""
+    return (StreamedRows if isinstance(entries, Streamed) else sparse.Rows)(entries, offsets)
+
+
+def streamed(stored: sparse.Rows, share: float) -> sparse.Rows:
+    """Return sparse rows that are in a file already, with a share of their entries, 0 to 1, in memory too."""
+    resident = np.array(stored.entries[: int(len(stored.entries) * share)])
+    return sparse_rows(resident if share >= 1 else Streamed(stored.entries, resident), stored.offsets)
+
+
+def room(name: str, like: Any, rows: int, share: float, overflow: Overflow, entries: int = 0) -> Any:
+    """Return what rows of one array are put into: an array in memory, or a :class:`Streamed`; of sparse rows, such as hold their entries.
 
     Args:
         name: Of the array; labels and weights are always in memory.
@@ -135,7 +169,10 @@ def room(name: str, like: np.ndarray, rows: int, share: float, overflow: Overflo
         rows: How many there will be.
         share: How much of them is kept in memory, 0 to 1.
         overflow: Where all of them are, unless that is everything.
+        entries: How many sparse rows will have.
     """
+    if isinstance(like, sparse.Rows):
+        return sparse_rows(room(name, like.entries, entries, share, overflow), np.zeros(rows + 1, np.int64))
     shape = like.shape[1:]
     if share >= 1 or name.partition("_")[0] in _IN_MEMORY:
         return np.empty((rows, *shape), like.dtype)
@@ -160,11 +197,10 @@ class Windows:
     def __init__(self, arrays: Dict[str, Any], order: Optional[np.ndarray], batch_size: int):
         self._arrays, self._batch_size = arrays, batch_size
         self._order = np.arange(len(arrays["label"])) if order is None else order
-        streamed = [array for array in arrays.values() if isinstance(array, Streamed)]
-        self._resident = min(len(array.resident) for array in streamed)
-        self._row_bytes = row_bytes(streamed)
+        self._streamed = [array for array in arrays.values() if isinstance(array, (Streamed, StreamedRows))]
+        self._resident = min(array.resident_rows for array in self._streamed)
         self._most = max(1, WINDOW_BYTES // (batch_size * row_bytes(arrays.values())))
-        self._hits = self._misses = 0
+        self._hits = self._misses = self._read_bytes = 0
         self._pool = ThreadPoolExecutor(1, initializer=_leave_signals)
         self._ahead: Optional[Future] = None
 
@@ -185,8 +221,10 @@ class Windows:
         window = self._read(position, count) if self._ahead is None else self._ahead.result()
         found = len(window["label"])
         self._ahead = self._pool.submit(self._read, position + found, count) if position + found < len(self._order) else None
-        hits = int((self._order[position : position + found] < self._resident).sum())
+        picks = self._order[position : position + found]
+        hits = int((picks < self._resident).sum())
         self._hits, self._misses = self._hits + hits, self._misses + found - hits
+        self._read_bytes += sum(array.read_bytes(picks) for array in self._streamed)
         return found, window
 
     def _read(self, position: int, count: int) -> Dict[str, np.ndarray]:
@@ -195,17 +233,26 @@ class Windows:
 
     def reads(self) -> Dict[str, int]:
         """Return the rows so far that were in memory, those that were not, and the bytes that were read for them."""
-        return {"hits": self._hits, "misses": self._misses, "read_bytes": self._misses * self._row_bytes}
+        return {"hits": self._hits, "misses": self._misses, "read_bytes": self._read_bytes}
 
 
 def is_streamed(arrays: Dict[str, Any]) -> bool:
     """Say whether some of the arrays are not all in memory."""
-    return any(isinstance(array, Streamed) for array in arrays.values())
+    return any(isinstance(array, (Streamed, StreamedRows)) for array in arrays.values())
+
+
+def plain(array: Any) -> Any:
+    """Return rows as numpy alone holds them: an array, or ``sparse.Rows`` of one; what is in a file stays there."""
+    return sparse.Rows(np.asarray(array.entries), array.offsets) if isinstance(array, sparse.Rows) else np.asarray(array)
 
 
 def row_bytes(arrays: Iterable[Any]) -> int:
-    """Return the bytes that one row of each of some arrays takes together."""
-    return sum(int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize for array in arrays)
+    """Return the bytes that one row of each of some arrays takes together; of sparse ones the mean."""
+    return sum(int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize + _entry_bytes(array) for array in arrays)
+
+
+def _entry_bytes(array: Any) -> int:
+    return -(-len(array.entries) * sparse.ENTRY.itemsize // max(1, len(array))) if isinstance(array, sparse.Rows) else 0
 
 
 def _leave_signals() -> None:

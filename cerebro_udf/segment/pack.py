@@ -1,7 +1,8 @@
 """Encoded shards stored as blocks beside their rows, and read again (``docs/pack.md``).
 
 A block is one safetensors blob (``state``) of consecutive rows of one part, in the order in which they were read; its tensors are
-what ``Shard.encode`` gives. Whatever it holds is checked when it is read: anyone may write such a table.
+what ``Shard.encode`` gives, sparse rows as the arrays of ``sparse.Rows.parts``. Whatever it holds is checked when it is read: anyone may
+write such a table.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any, Callable, Dict, List, Optional
 
 import numpy as np
 
-from cerebro_udf import faults, packs
+from cerebro_udf import encoders, faults, packs, sparse
 from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory
 from cerebro_udf.segment import specs, state
-from cerebro_udf.segment.overflow import Overflow, allowed_bytes, room, row_bytes
+from cerebro_udf.segment.overflow import Overflow, allowed_bytes, plain, room, row_bytes
 from cerebro_udf.segment.shard import by_class, without_rows
 
 BLOCK_BYTES = 4 * 2**20
@@ -65,7 +66,12 @@ def step(plpy, session: Any, spec: dict, pulse: Callable[[], None]) -> dict:
         return headers(plpy, spec)
     if session.arrays is None or session.run != spec["run"]:
         raise NotReady('the shard of "%s" is not loaded in this session' % spec["run"], hint="Load it, then encode it.")
-    return write(plpy, spec, session.arrays, pulse)
+    held = plain
+    if session.threads is not None:  # TensorFlow may have the rows
+        from cerebro_udf.segment import network
+
+        held = network.rows
+    return write(plpy, spec, {part: {name: held(a) for name, a in arrays.items()} for part, arrays in session.arrays.items()}, pulse)
 
 
 def look(plpy, spec: dict) -> dict:
@@ -98,7 +104,7 @@ def write(plpy, spec: dict, parts: Dict[str, Dict[str, Any]], pulse: Callable[[]
 
     Args:
         spec: ``relation``, ``shard`` (its number), ``segment`` (value of the last column, or None for no such column), ``header``.
-        parts: Arrays of both parts, by name.
+        parts: Arrays and ``sparse.Rows`` of both parts, by name.
 
     Returns:
         ``blocks``, ``bytes``.
@@ -108,23 +114,57 @@ def write(plpy, spec: dict, parts: Dict[str, Dict[str, Any]], pulse: Callable[[]
     places = ", ".join("$%d" % (n + 1) for n in range(6 + len(segment)))
     columns = [*packs.COLUMNS.values(), *(["text"] * len(segment))]
     plan = plpy.prepare("insert into %s values (%s)" % (spec["relation"], places), columns)
-    counts, size = {}, 0
+    counts, entries, size = {}, {}, 0
     for part in packs.PARTS:
-        arrays = {name: np.asarray(array) for name, array in parts[part].items()}
-        total = len(next(iter(arrays.values())))
-        step_rows = max(1, BLOCK_BYTES // max(1, row_bytes(arrays.values())))
-        counts[part] = max(1, -(-total // step_rows))  # a part without rows has one block, which shows its shapes
-        for number in range(counts[part]):
-            rows = {name: array[number * step_rows : (number + 1) * step_rows] for name, array in arrays.items()}
+        arrays, number, start = parts[part], 0, 0
+        total = len(arrays["label"])
+        entries[part] = {name: len(array.entries) for name, array in arrays.items() if isinstance(array, sparse.Rows)}
+        while start < total or not number:  # a part without rows has one block, which shows its shapes
+            stop = min(total, start + _filling(arrays, start))
+            rows = _flat({name: array[start:stop] for name, array in arrays.items()})
             blob = state.pack(rows, {"part": part, "number": str(number)})
-            plpy.execute(plan, [spec["shard"], part, number, min(step_rows, total - number * step_rows), None, blob, *segment])
-            size += len(blob)
+            plpy.execute(plan, [spec["shard"], part, number, stop - start, None, blob, *segment])
+            number, start, size = number + 1, stop, size + len(blob)
             pulse()
             faults.reach(plpy, "mid-pack", spec["run"])
+        counts[part] = number
     header = spec["header"]
-    header = {**header, "shard": {**header["shard"], "blocks": counts}}
+    header = {**header, "shard": {**header["shard"], "blocks": counts, "entries": entries}}
     plpy.execute(plan, [spec["shard"], packs.HEADER, 0, header["shard"]["rows"], json.dumps(header), None, *segment])
     return {"blocks": sum(counts.values()), "bytes": size}
+
+
+def _filling(arrays: Dict[str, Any], start: int) -> int:
+    """How many rows from there on fill a block, one at least."""
+    thin = [array for array in arrays.values() if isinstance(array, sparse.Rows)]
+    each = row_bytes(array for array in arrays.values() if not isinstance(array, sparse.Rows)) + 4 * len(thin)  # a count of each
+    most = max(1, BLOCK_BYTES // max(1, each))
+    if not thin:
+        return most
+    entries = sum(array.offsets[start + 1 : start + 1 + most] - array.offsets[start] for array in thin)
+    sizes = entries * sparse.ENTRY.itemsize + each * np.arange(1, len(entries) + 1)
+    return max(1, int(np.searchsorted(sizes, BLOCK_BYTES, "right")))
+
+
+def _flat(arrays: Dict[str, Any]) -> Dict[str, np.ndarray]:
+    """Arrays as a block has them: of sparse rows, each part by itself."""
+    found: Dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        parts = array.parts if isinstance(array, sparse.Rows) else None
+        found.update({name: array} if parts is None else {"%s.%s" % (name, key): part for key, part in parts.items()})
+    return found
+
+
+def _whole(arrays: Dict[str, np.ndarray], thin: Dict[str, dict]) -> Dict[str, Any]:
+    """Undo :func:`_flat`; ``thin`` are the features of sparse rows by tensor.
+
+    Raises:
+        LookupError, ValueError: a part is missing, or they are no sparse rows.
+    """
+    whole: Dict[str, Any] = dict(arrays)
+    for name, feature in thin.items():
+        whole[name] = sparse.of_parts(*(whole.pop("%s.%s" % (name, key)) for key in sparse.PARTS), feature["sparse"]["size"])
+    return whole
 
 
 class Packed:
@@ -152,25 +192,30 @@ class Packed:
         """
         if _of_rows(encoding.encoders) != _of_rows(self._header["encoders"]):
             raise InvalidArgument("the encoders are not those of the packed table", None, "Give those that its header holds.")
-        expected = {name: (array.dtype, array.shape[1:]) for name, array in encoding.encode(*without_rows(encoding.encoders)).items()}
+        expected = _forms(encoding.encode(*without_rows(encoding.encoders)))
         parts, self._parts = self._parts, {}
         for arrays in parts.values():
-            found = {name: (array.dtype, array.shape[1:]) for name, array in arrays.items()}
+            found = _forms(arrays)
             if found != {**expected, **({"weight": (np.dtype(np.float32), ())} if "weight" in found else {})}:
                 raise InvalidArgument("the blocks of the packed table are not of its encoders", None, "Pack its source anew.")
         by_class(encoding.encoders, parts["train"])
         return parts
 
 
-def unweighted(encoders: dict) -> dict:
+def unweighted(stored: dict) -> dict:
     """Encoders without the weights of classes."""
-    return {**encoders, "labels": [{key: value for key, value in label.items() if key != "weights"} for label in encoders["labels"]]}
+    return {**stored, "labels": [{key: value for key, value in label.items() if key != "weights"} for label in stored["labels"]]}
 
 
-def _of_rows(encoders: dict) -> list:
+def _of_rows(stored: dict) -> list:
     """What of encoders blocks depend on."""
-    features = [{key: value for key, value in feature.items() if key != "augment"} for feature in encoders["features"]]
-    return [features, unweighted(encoders)["labels"], encoders["inputs"]]
+    features = [{key: value for key, value in feature.items() if key != "augment"} for feature in stored["features"]]
+    return [features, unweighted(stored)["labels"], stored["inputs"]]
+
+
+def _forms(arrays: Dict[str, Any]) -> Dict[str, tuple]:
+    """What arrays are, but for the number of their rows."""
+    return {name: (array.dtype, array.shape[1:]) for name, array in arrays.items()}
 
 
 def read(plpy, spec: dict, pulse: Callable[[], None]) -> Packed:
@@ -202,6 +247,7 @@ def read(plpy, spec: dict, pulse: Callable[[], None]) -> Packed:
 def _part(plpy, spec: dict, header: dict, part: str, digest: Any, files: Overflow, pulse: Callable[[], None]) -> Dict[str, Any]:
     """The arrays of one part, whole; blocks are views of the bytes that come, copied once. What does not fit goes to files."""
     total, blocks = header["shard"][part + "_rows"], header["shard"]["blocks"][part]
+    thin, entries = encoders.sparse_tensors(header["encoders"]), _entries(header, part)
     table, whole, filled, count = spec["reads"][0]["relation"], {}, 0, 0
     for one in spec["reads"]:
         query = _query(one, "number, data", "part = '%s' and shard = %d" % (part, spec["pack"])) + " order by number"
@@ -214,18 +260,24 @@ def _part(plpy, spec: dict, header: dict, part: str, digest: Any, files: Overflo
                 number, blob = rows[0]["number"], rows[0]["data"]
                 arrays, metadata = state.unpack(blob or b"")
                 digest.update(metadata["checksum"].encode())
+                try:
+                    arrays = _whole(arrays, thin)
+                except (LookupError, ValueError) as error:
+                    raise _torn(table, "Block %d of part %s of shard %d: %s." % (count, part, spec["pack"], error)) from None
                 if not whole:
                     if "label" not in arrays:
                         raise _torn(table, "Its blocks have no label.")
                     share = _share(spec, arrays, header)
-                    whole = {name: room(name, array, total, share, files) for name, array in arrays.items()}
-                sizes = {len(array) if array.ndim else -1 for array in arrays.values()}
-                taken = {name: (array.dtype, array.shape[1:]) for name, array in arrays.items()}
-                if taken != {name: (array.dtype, array.shape[1:]) for name, array in whole.items()} or len(sizes) != 1:
+                    whole = {name: room(name, array, total, share, files, entries.get(name, 0)) for name, array in arrays.items()}
+                sizes = {len(array) if array.shape else -1 for array in arrays.values()}
+                if _forms(arrays) != _forms(whole) or len(sizes) != 1:
                     raise _torn(table, "Block %d of part %s of shard %d has other tensors than those before." % (count, part, spec["pack"]))
                 (size,) = sizes
                 if number != count or filled + size > total:
                     raise _torn(table, "Block %s of part %s of shard %d is not the one expected." % (number, part, spec["pack"]))
+                for name in thin:
+                    if whole[name].offsets[filled] + len(arrays[name].entries) > entries.get(name, 0):
+                        raise _torn(table, "Part %s of shard %d has more entries than its header says." % (part, spec["pack"]))
                 for name, array in arrays.items():
                     whole[name][filled : filled + size] = array
                 filled, count = filled + size, count + 1
@@ -235,21 +287,30 @@ def _part(plpy, spec: dict, header: dict, part: str, digest: Any, files: Overflo
     if (filled, count) != (total, blocks):
         found = (part, spec["pack"], filled, count, total, blocks)
         raise _torn(table, "Part %s of shard %d has %d rows in %d blocks, not %d in %d." % found)
+    if any(whole[name].offsets[-1] != entries.get(name) for name in thin):
+        raise _torn(table, "Part %s of shard %d has fewer entries than its header says." % (part, spec["pack"]))
     return whole
+
+
+def _entries(header: dict, part: str) -> Dict[str, int]:
+    """How many entries a part's sparse rows have, by tensor."""
+    return (header["shard"].get("entries") or {}).get(part) or {}
 
 
 def _share(spec: dict, arrays: Dict[str, np.ndarray], header: dict) -> float:
     """How much of the rows may be kept in memory, 0 to 1."""
     limit = spec.get("memory_bytes")
-    each = row_bytes(arrays.values())
-    needed = each * (header["shard"]["train_rows"] + header["shard"]["validation_rows"])
+    rows = header["shard"]["train_rows"] + header["shard"]["validation_rows"]
+    entries = sum(count for part in packs.PARTS for count in _entries(header, part).values())
+    each = sum(array.dtype.itemsize if isinstance(array, sparse.Rows) else row_bytes([array]) for array in arrays.values())
+    needed = rows * each + entries * sparse.ENTRY.itemsize
     if limit is None or needed <= limit:
         return 1.0
     if not spec.get("overflow"):
         raise OutOfMemory(
             "the shard does not fit the memory that this run may use on its segment",
             detail="%d rows of %d bytes take %.1f MB; %.1f MB are allowed."
-            % (header["shard"]["rows"], each, needed / 1e6, limit / 1e6),
+            % (rows, -(-needed // max(1, rows)), needed / 1e6, limit / 1e6),
             hint='Raise the option "memory", or spread the source over more segments and pack it anew.',
         )
     return limit / needed

@@ -30,7 +30,7 @@ from cerebro_udf.segment.column import (
     Tokens,
     Weight,
 )
-from cerebro_udf.segment.overflow import Overflow, allowed_bytes, room, row_bytes
+from cerebro_udf.segment.overflow import Overflow, allowed_bytes, room, row_bytes, streamed
 from cerebro_udf.segment.split import Criterion, Ranking, Rule
 from cerebro_udf.wire import stratified
 
@@ -130,10 +130,13 @@ class Shard:
             part = {name: _cut(column, start, count) for name, column in columns.items()}
             return encoding.encode(part, [_cut(label, start, count) for label in labels], pulse)
 
-        share = min(1.0, self._memory_bytes / (self.rows * row_bytes(block(0, 1).values())))
-        found: Dict[str, Any] = {}
+        as_read = {tensor: columns[feature["name"]] for tensor, feature in encoders.sparse_tensors(encoding.encoders).items()}
+        share = min(1.0, self._memory_bytes / (self.rows * row_bytes({**block(0, 1), **as_read}.values())))
+        found: Dict[str, Any] = {name: streamed(column, share) for name, column in as_read.items()}
         for start in range(0, rows, BLOCK_ROWS):
             for name, values in block(start, BLOCK_ROWS).items():
+                if name in as_read:
+                    continue
                 if not start:
                     found[name] = room(name, values, rows, share, self.overflow)
                 found[name][start : start + len(values)] = values
@@ -333,9 +336,9 @@ class Reader:
         rows = self.columns[0].train.rows + self.columns[0].validation.rows + (self.ranking.rows if self.ranking else 0)
         encoded = sum(int(np.prod(getattr(c, "shape", None) or (), dtype=int)) * c.element_bytes for c in self.columns)
         waiting = self.ranking.bytes if self.ranking else 0
-        sparse = [column for column in self.columns if isinstance(column, Sparse)]
+        sparse = [column for column in self.columns if isinstance(column, Sparse)]  # encoded as they are
         needed = waiting + (0 if self.overflow else _raw_bytes(self.columns) + rows * encoded + _raw_bytes(sparse))
-        if needed > limit and self.spec.get("overflow") and not waiting and not sparse:
+        if needed > limit and self.spec.get("overflow") and not waiting:
             self.overflow = Overflow(allowed_bytes(plpy))
             for column in self.columns:
                 column.train.move(self.overflow)

@@ -5,6 +5,7 @@ import pytest
 
 from cerebro_udf import columns, definition, errors, sparse
 from cerebro_udf.coordinator import ends, per_column
+from cerebro_udf.segment import overflow, pack
 
 SIZE = 12
 
@@ -41,6 +42,60 @@ def test_blocks_are_put_one_after_another(dense):
     rows = rows_of(dense)
     np.testing.assert_array_equal(full(sparse.joined([rows[:11], rows[11:11], rows[11:]])), dense)
     assert len(sparse.joined([])) == 0
+
+
+def test_rows_are_stored_as_plain_arrays_and_checked_when_they_are_read(dense):
+    rows = rows_of(dense)
+    found = sparse.of_parts(*(rows.parts[key] for key in sparse.PARTS), SIZE)
+    assert found.entries.tobytes() == rows.entries.tobytes() and found.offsets.tolist() == rows.offsets.tolist()
+    assert len(sparse.of_parts(*(rows[:0].parts[key] for key in sparse.PARTS), SIZE)) == 0
+    good = ([1, 5, 0, 11], [1, 2, 3, 4], [2, 0, 2])
+    for place, other in (
+        (0, [1, 5, 0, 12]), (0, [-1, 5, 0, 11]), (0, [5, 5, 0, 11]), (0, [5, 1, 0, 11]), (1, [1, 2, 3]), (2, [2, 0, 1]), (2, [3, -1, 2]),
+        (2, [1, 0, 3]),
+    ):  # fmt: skip
+        parts = [np.array(part, dtype) for part, dtype in zip(good, ("i4", "f4", "i4"))]
+        assert len(sparse.of_parts(*parts, SIZE)) == 3
+        parts[place] = np.array(other, parts[place].dtype)
+        with pytest.raises(ValueError):
+            sparse.of_parts(*parts, SIZE)
+    with pytest.raises(ValueError):
+        sparse.of_parts(*(rows.parts[key].astype(np.int64) for key in sparse.PARTS), SIZE)
+
+
+@pytest.mark.parametrize("limit", [1, 100, 10**6])
+def test_a_block_holds_as_many_rows_as_fill_it(dense, monkeypatch, limit):
+    monkeypatch.setattr(pack, "BLOCK_BYTES", limit)
+    arrays = {"numbers": rows_of(dense), "label": np.zeros(len(dense), np.int32)}
+    start, blocks = 0, []
+    while start < len(dense):
+        stop = min(len(dense), start + pack._filling(arrays, start))
+        blocks.append(pack._flat({name: array[start:stop] for name, array in arrays.items()}))
+        start = stop
+    sizes = [sum(array.nbytes for array in block.values()) for block in blocks]
+    assert all(size <= limit or len(block["label"]) == 1 for size, block in zip(sizes, blocks))
+    assert len(blocks) == {1: len(dense), 10**6: 1}.get(limit, len(blocks)) and all(one + 8 + 8 * SIZE > limit for one in sizes[:-1])
+    found = [pack._whole(block, {"numbers": {"sparse": {"size": SIZE}}})["numbers"] for block in blocks]
+    np.testing.assert_array_equal(full(sparse.joined(found)), dense)
+
+
+@pytest.mark.parametrize("share", [0, 0.4, 1])
+def test_rows_in_a_file_are_taken_by_their_position_and_counted(dense, tmp_path, share):
+    rows = rows_of(dense)
+    place = overflow.room("numbers", rows[:0], 30, share, overflow.Overflow(folder=str(tmp_path)), len(rows.entries))
+    for start in (0, 11, 20):
+        stop = {0: 11, 11: 20, 20: 30}[start]
+        place[start:stop] = rows[start:stop]
+    picks = np.array([29, 3, 3, 0, 17])
+    np.testing.assert_array_equal(full(place.take(picks)), dense[picks])
+    np.testing.assert_array_equal(full(overflow.plain(place[5:25])), dense[5:25])
+    assert overflow.is_streamed({"numbers": place}) == (share < 1)
+    if share < 1:
+        resident = int(share * len(rows.entries))
+        ends = np.cumsum((dense != 0).sum(1))
+        assert place.resident_rows == (ends <= resident).sum() and place.entries.nbytes == 8 * resident
+        missing = [max(0, ends[n] - max(resident, ends[n] - (dense[n] != 0).sum())) for n in picks]
+        assert place.read_bytes(picks) == 8 * sum(missing)
 
 
 def test_indices_alone_are_counts():
