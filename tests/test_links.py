@@ -8,7 +8,7 @@ import json
 import psycopg
 import pytest
 
-from cerebro_udf.coordinator.links import Address, Link, ask, pump
+from cerebro_udf.coordinator.links import Address, Link, ask, pump, stop
 from tests import requirements as requires
 from tests.cluster import ADMIN, ROLE, poll_until
 from tests.faults import armed
@@ -263,25 +263,44 @@ def test_session_lost_again_while_it_loads_again_takes_another_retry_and_progres
 # ---- what is queued
 
 
-def test_request_that_fails_takes_those_with_it_that_are_queued_behind_it(session, cluster):
-    """A state of several parts: when one part cannot be written, the visit that it covers must not be recorded."""
+class Pulse:
+    def check(self) -> None:
+        pass
 
-    class Pulse:
-        def check(self) -> None:
-            pass
 
+@pytest.fixture
+def link(cluster):
+    """A link of the role to the coordinator's server."""
     node = cluster.node(0)
     link = Link(Address("here", "127.0.0.1", str(node.port), "cerebro", ROLE, node.server.password(ROLE)), "a test")
     link.open(Pulse())
-    try:
-        for command in ("create temporary table parts (n int)", "insert into parts values (1)", "insert into parts values (1 / 0)",
-                        "insert into parts values (3)"):  # fmt: skip
-            link.post(command, tag=command)
-        replies = []
-        while link.busy:
-            replies += pump([link], None)
-        assert [reply.error is None for reply in replies] == [True, True, False]
-        assert replies[-1].error.sqlstate == "22012"
-        assert [row[0] for row in ask(link, None, "select n::text from parts")] == [b"1"]
-    finally:
-        link.close()
+    yield link
+    link.close()
+
+
+@pytest.mark.parametrize(
+    "last, waits", [("select 1", True), ("select 1 / 0", True), ("select pg_catalog.pg_sleep(60)", False), ("rollback", False)]
+)
+def test_a_link_that_was_stopped_is_in_no_transaction(cluster, link, last, waits):
+    ask(link, None, "begin")
+    link.post(last, tag=lambda reply: None)
+    while waits and link.busy:
+        pump([link], None)
+    for reply in stop([link], 30):
+        reply.tag(reply)
+    assert link.alive and not link.busy
+    assert cluster.coordinator.execute("select state from pg_stat_activity where application_name = 'a test'") == [("idle",)]
+    assert ask(link, None, "select 'x'") == [(b"x",)]
+
+
+def test_request_that_fails_takes_those_with_it_that_are_queued_behind_it(link):
+    """A state of several parts: when one part cannot be written, the visit that it covers must not be recorded."""
+    for command in ("create temporary table parts (n int)", "insert into parts values (1)", "insert into parts values (1 / 0)",
+                    "insert into parts values (3)"):  # fmt: skip
+        link.post(command, tag=command)
+    replies = []
+    while link.busy:
+        replies += pump([link], None)
+    assert [reply.error is None for reply in replies] == [True, True, False]
+    assert replies[-1].error.sqlstate == "22012"
+    assert [row[0] for row in ask(link, None, "select n::text from parts")] == [b"1"]

@@ -403,6 +403,22 @@ def test_a_view_that_takes_too_long_leaves_no_transaction_open(session, local):
     assert session.fit(session.schema + ".in_order", session.model(LOGIT), "label", ["a"], segments=2, epochs=1)
 
 
+def test_a_view_that_runs_out_of_memory_leaves_its_session_fit_for_the_next_call(session, local):
+    """It is read once more, in the same session, when memory was made; that one stays."""
+    workers = "select array_agg(pid order by pid) from pg_stat_activity where usename = 'tester' and application_name = 'cerebro worker'"
+    session.conn.execute(
+        "create function full_of(n int) returns boolean language plpgsql as"
+        " $$ begin if n > 80 then raise 'no memory' using errcode = '53200'; end if; return true; end $$;"
+        "create view full_view as select * from %s where full_of(id) order by id" % local.name
+    )
+    before = session.cluster.coordinator.execute(workers)
+    error = session.refused(session.schema + ".full_view", session.model(LOGIT), "label", ["a"], segments=2)
+    assert (error.sqlstate, error.message) == ("53200", 'segment "local_1": no memory')
+    kept = session.cluster.coordinator.execute(workers)
+    assert session.fit(session.schema + ".in_order", session.model(LOGIT), "label", ["a"], segments=2, epochs=1)
+    assert session.cluster.coordinator.execute(workers) == kept, before
+
+
 def test_a_view_of_a_table_that_was_changed_in_this_transaction(session, local):
     session.conn.execute("create view seen as select * from " + local.name)
     with session.conn.transaction(force_rollback=True):

@@ -43,22 +43,16 @@ class Deal:
             yield os.pread(self._file.fileno(), size, begin).decode()
 
     def _read(self, segments: Segments, query: str) -> None:
-        link = segments.links[0]
-        try:
-            self._ask(segments, "begin read only")
-            self._ask(segments, "declare cerebro_rows no scroll cursor for select pg_catalog.to_json(r)::text from (%s) r" % query)
-            count = FIRST_ROWS
-            while True:
-                rows = [row for (row,) in self._ask(segments, "fetch %d from cerebro_rows" % count)]
-                if not rows:
-                    break
-                self._keep(rows)
-                count = max(1, min(MOST_ROWS, FETCH_BYTES * len(rows) // sum(map(len, rows))))
-            self._ask(segments, "commit")
-        except BaseException:
-            if link.alive:
-                link.post("rollback")  # which is over when the link is drained
-            raise
+        self._ask(segments, "begin read only")  # an error has the link stopped, which rolls back
+        self._ask(segments, "declare cerebro_rows no scroll cursor for select pg_catalog.to_json(r)::text from (%s) r" % query)
+        count = FIRST_ROWS
+        while True:
+            rows = [row for (row,) in self._ask(segments, "fetch %d from cerebro_rows" % count)]
+            if not rows:
+                break
+            self._keep(rows)
+            count = max(1, min(MOST_ROWS, FETCH_BYTES * len(rows) // sum(map(len, rows))))
+        self._ask(segments, "commit")
 
     @staticmethod
     def _ask(segments: Segments, command: str) -> List[tuple]:

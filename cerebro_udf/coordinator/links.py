@@ -253,6 +253,11 @@ class Link:
         return self._current is not None
 
     @property
+    def in_transaction(self) -> bool:
+        """Whether the session waits within a transaction, be it an aborted one."""
+        return self.alive and self._conn.transaction_status in (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
+
+    @property
     def backlog_bytes(self) -> int:
         """Bytes of parameters that wait in the queue or are being sent."""
         return sum(r.size for r in self._queue) + (self._current.size if self._current else 0)
@@ -514,7 +519,7 @@ def configure(link: Link, pulse, settings: Dict[str, str]) -> None:
 
 
 def stop(links: Sequence[Link], seconds: float) -> List[Reply]:
-    """Cancel what the links are doing and drain them; what does not come back in time is closed. Gives what has come.
+    """Cancel what the links are doing, drain them and roll back; what does not come back in time is closed. Gives what has come.
 
     A drained link is idle, without transaction or lock, and can be used again: its cancel has arrived, so none can
     hit the next request.
@@ -529,6 +534,9 @@ def stop(links: Sequence[Link], seconds: float) -> List[Reply]:
     deadline = time.monotonic() + seconds
     while True:
         cancels = {link: cancel for link, cancel in cancels.items() if not cancel.step()}
+        for link in links:
+            if link.in_transaction and not link.busy and link not in cancels:
+                link.post("rollback", tag=lambda reply: None)
         left = deadline - time.monotonic()
         if left <= 0 or not (cancels or any(link.busy for link in links)):
             break

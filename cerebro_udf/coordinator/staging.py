@@ -212,7 +212,6 @@ class Staging:
         spec = {"step": "drop", "coordinator": self._mark.coordinator, "names": self._names}
         for number in self.numbers.values():
             if number < len(links) and links[number].alive:
-                links[number].post("rollback")
                 links[number].post(_STAGE, spec)
         deadline = time.monotonic() + UNDO_SECONDS
         while any(link.busy for link in links) and time.monotonic() < deadline:

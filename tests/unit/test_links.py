@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from psycopg.pq import ConnStatus
+from psycopg.pq import ConnStatus, TransactionStatus
 
 from cerebro_udf.coordinator import links
 from cerebro_udf.coordinator.links import Address, Link
@@ -16,7 +16,7 @@ ADDRESS = Address("far", "127.0.0.1", "1", "db", "me", "secret")
 class Connection:
     """A libpq connection on which these calls raise."""
 
-    status = ConnStatus.OK
+    status, transaction_status = ConnStatus.OK, TransactionStatus.IDLE
 
     def __init__(self, *failing: str):
         self._failing = failing
