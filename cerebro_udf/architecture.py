@@ -34,7 +34,7 @@ _ACTIVATION_LAYERS = frozenset(["ReLU", "LeakyReLU", "ELU", "Softmax"])
 _READERS = {
     "initializer": "initializer", "regularizer": "regularizer", "constraint": "constraint", "activation": "activation",
     "dtype": "dtype", "layer": "layer", "layers": "layers", "cell": "layers", "cells": "layers",
-    "vocabulary": "vocabulary", "idf_weights": "vocabulary",
+    "vocabulary": "vocabulary", "idf_weights": "vocabulary", "mean": "numbers", "variance": "numbers", "bin_boundaries": "numbers",
 }  # fmt: skip
 # Text that is data: it may look like a path. A file is never opened for it (a vocabulary must be a list).
 _TEXT_ARGUMENTS = frozenset(["oov_token", "mask_token", "salt"])
@@ -302,6 +302,12 @@ class Architecture(Reader):
         if not isinstance(value, list):
             raise self.error("a vocabulary must be a list", path, value, "Files are never read.")
         return self.plain(value, path, text=True)
+
+    def numbers(self, value: Any, path: str) -> Any:
+        """Numbers that Keras takes in lists: floating ones, since PostgreSQL writes such as integers of any size where it can."""
+        if isinstance(value, list):
+            return [self.numbers(item, "%s[%d]" % (path, i)) for i, item in enumerate(value)]
+        return float(value) if isinstance(value, int) and not isinstance(value, bool) else self.plain(value, path)
 
     def initializer(self, value: Any, path: str) -> Any:
         return self.by_name(INITIALIZER, value, path)

@@ -90,17 +90,17 @@ def until(model: dict, name: str) -> dict:
         layer = waiting.pop()
         if layer in by_name and layer not in kept:
             kept.add(layer)
-            waiting += _sources(by_name[layer]["inbound_nodes"])
+            waiting += sources(by_name[layer]["inbound_nodes"])
     layers = [layer for layer in config["layers"] if layer["name"] in kept or layer["class_name"] == "InputLayer"]
     return {**model, "config": {**config, "layers": layers, "output_layers": [name, 0, 0]}}
 
 
-def _sources(nodes: Any) -> Iterable[str]:
+def sources(nodes: Any) -> Iterable[str]:
     """The layers whose outputs go into these nodes."""
     if isinstance(nodes, dict) and "keras_history" in nodes:
         yield nodes["keras_history"][0]
     for item in nodes.values() if isinstance(nodes, dict) else nodes if isinstance(nodes, list) else ():
-        yield from _sources(item)
+        yield from sources(item)
 
 
 def inputs(definition: dict) -> List[Optional[str]]:
@@ -120,7 +120,7 @@ def first_layers(definition: dict, name: Optional[str]) -> List[Any]:
         return [next(class_of(layer) for layer in layers if class_of(layer) != "InputLayer")]
     begins = list(places(config_of(model)["input_layers"]))
     name = begins[0] if len(begins) == 1 else name
-    return [class_of(layer) for layer in layers if name in _sources(layer["inbound_nodes"])]
+    return [class_of(layer) for layer in layers if name in sources(layer["inbound_nodes"])]
 
 
 def with_sparse(config: dict, sparse: Sequence[Tuple[Optional[str], List[int]]]) -> dict:

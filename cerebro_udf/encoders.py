@@ -207,6 +207,18 @@ def wider(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.stack([np.minimum(one[0], other[0]), np.maximum(one[1], other[1])])
 
 
+def in_blocks(values: np.ndarray, counts: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+    """Bring numbers in ascending order, and how often each comes, to so many blocks: the first value of each, and how many it holds.
+
+    Where there are no more distinct values than blocks, each has a block of its own.
+    """
+    if len(values) <= QUANTILE_POINTS:
+        return values, counts
+    ends = np.cumsum(counts)
+    first = np.unique((ends - counts) * QUANTILE_POINTS // ends[-1], return_index=True)[1]
+    return values[first], np.add.reduceat(counts, first)
+
+
 def _merge_quantiles(name: str, parts: List[dict], buckets: int) -> List[float]:
     """Return the values at which buckets of about as many rows begin; fewer where many rows are alike.
 
@@ -268,7 +280,12 @@ def combine_moments(a: Tuple[int, Any, Any], b: Tuple[int, Any, Any]) -> Tuple[i
     return count, mean, a[2] + b[2] + delta * delta * (a[0] * (b[0] / count))
 
 
-def _merge_moments(name: str, parts: List[dict]) -> Tuple[List[float], List[float]]:
+def merged_moments(name: str, parts: List[dict]) -> Tuple[int, Any, Any]:
+    """Combine the moments that shards report of a column: as :func:`combine_moments`.
+
+    Raises:
+        BadData: there are none, or they are too large.
+    """
     total = (0, None, None)
     with np.errstate(over="ignore", invalid="ignore"):
         for part in parts:
@@ -289,6 +306,11 @@ def _merge_moments(name: str, parts: List[dict]) -> Tuple[List[float], List[floa
             'the values of column "%s" are too large to standardize' % name,
             hint="Scale the column in a materialized view.",
         )
+    return total
+
+
+def _merge_moments(name: str, parts: List[dict]) -> Tuple[List[float], List[float]]:
+    count, mean, m2 = merged_moments(name, parts)
     deviation = np.sqrt(m2 / count)
     return mean.tolist(), np.where(deviation > 0, deviation, 1.0).tolist()
 

@@ -9,8 +9,9 @@ and trains every trial of the runs minibatch by minibatch with ``train_on_batch`
 holds the variables after the last visit as ``<run>/<variant>/<trial>/<group>/<number>``. The variant ``whole`` is the
 replay; each other one (if wanted) leaves one part of the state behind at every hop, of trial 0 only.
 
-It knows models in the short form and those of several outputs, numeric features or one of sparse rows, labels that are integers or
-quantities, weights of rows and classes, mixed precision, and a search over the batch size; and every form of the option `validation`.
+It knows models in the short form, where a layer may learn by `adapt` beforehand, and those of several outputs, numeric features
+or one of sparse rows, labels that are integers or quantities, weights of rows and classes, mixed precision, and a search over
+the batch size; and every form of the option `validation`.
 """
 
 from __future__ import annotations
@@ -161,6 +162,8 @@ def text_word(value: str) -> int:
 def training_rows(run: dict, shards: list[dict], outputs: list) -> list[tuple]:
     """Of each shard, encoded: float32 (rows, width), int32 or float32 (rows,), maybe weights float32 (rows,).
 
+    The training rows of all shards before they are rounded become `rows` of the run.
+
     Where there are several outputs, labels are in a list in their order, and so are weights if classes are weighted.
     """
     whole = {name: np.concatenate([shard[name] for shard in shards]) for name in shards[0]}
@@ -172,8 +175,10 @@ def training_rows(run: dict, shards: list[dict], outputs: list) -> list[tuple]:
     words = [(label if label.dtype == np.int64 else label + 0.0).reshape(-1, 1).view(np.uint64) for label in found]
     words = np.hstack([features, *words])
     train = ~held_out(run["options"]["validation"], run["options"]["seed"], words, found[0], whole.get("given"))
-    mean = np.concatenate([np.ravel(feature.get("mean", 0)) for feature in run["encoders"]["features"]])
-    scale = np.concatenate([np.ravel(feature.get("scale", 1)) for feature in run["encoders"]["features"]])
+    mean, scale = (
+        np.concatenate([feature.get(key) or [otherwise] * max(1, *(feature["shape"] or [1])) for feature in run["encoders"]["features"]])
+        for key, otherwise in (("mean", 0.0), ("scale", 1.0))
+    )
     encoded = [
         np.array([label["classes"].index(value) for value in values.tolist()], np.int32)
         if "classes" in label
@@ -187,6 +192,7 @@ def training_rows(run: dict, shards: list[dict], outputs: list) -> list[tuple]:
             rows * (np.array(label["weights"], np.float32)[codes] if "weights" in label else ones) for label, codes in zip(labels, encoded)
         ]
     places = [[label["output"] for label in labels].index(name) for name in outputs]
+    run["rows"] = ((whole["features"] - mean) / scale)[train]  # before they are rounded
     arrays = [((whole["features"] - mean) / scale).astype(np.float32), encoded[0] if len(labels) == 1 else [encoded[n] for n in places]]
     if weights:
         arrays.append(weights[0] if len(weights) == 1 else [weights[n] for n in places])
@@ -229,6 +235,8 @@ def build(keras, run: dict, trial: int, width: int):
             if precision != "float32" and layer is last:
                 arguments = {**arguments, "dtype": "float32"}
             model.add(getattr(keras.layers, name)(**bound(arguments, values)))
+            if name == "Normalization":
+                model.layers[-1].adapt(run["rows"])
     optimizer = run["options"]["optimizer"]
     rate = optimizer["config"]["learning_rate"]
     rate = getattr(keras.optimizers.schedules, rate["class_name"])(**rate["config"])
@@ -253,7 +261,9 @@ def build(keras, run: dict, trial: int, width: int):
 
 
 def variables(model) -> dict:
-    groups = {"model": model.variables, "optimizer": model.optimizer.variables, "metric": model.metrics_variables}
+    learnt = [id(v) for layer in model.layers if type(layer).__name__ == "Normalization" for v in layer.variables]
+    own = [v for v in model.variables if id(v) not in learnt]
+    groups = {"model": own, "optimizer": model.optimizer.variables, "metric": model.metrics_variables}
     return {"%s/%d" % (group, i): v for group, found in groups.items() for i, v in enumerate(found)}
 
 

@@ -174,6 +174,16 @@ def test_replay_of_a_run_of_weighted_rows_in_mixed_precision_that_was_cancelled_
         assert differing(state, again, values[0], "whole", trial) == []
 
 
+def test_replay_of_a_model_that_learns_from_all_rows_beforehand(session, begin, tmp_path):
+    """Plain Keras calls `adapt` with the training rows of all shards; Cerebro merges what shards report."""
+    statement, values = begin(epochs=1, search={"space": {"batch_size": [8]}})
+    values[2] = session.model({"layers": [{"Normalization": {}}, *MODEL["layers"]]})
+    session.conn.execute(statement, values)
+    again = replay(session, tmp_path / "out.npz", values[0])
+    state = outcome.arrays(outcome.states(session.cluster, values[0])[0, len(SIZES)])
+    assert differing(state, again, values[0], "whole") == []
+
+
 def two_outputs() -> dict:
     """A model that says of a row which kind it is and how large; its outputs are not in alphabetical order."""
     x = keras.Input((5,))

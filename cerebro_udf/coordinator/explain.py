@@ -41,7 +41,7 @@ def explain_fit(plpy, gd: dict, *arguments: Any) -> List[Line]:
     try:
         segments.share_hosts()
         clock = _Clock()
-        loader = packed.loader(segments, call.table, options, call.run)
+        loader = packed.loader(segments, call.table, options, call.run, definition)
         stats = loader.load()
         encoders = loader.encoders(stats, call.start.weights)
         for label in encoders["labels"]:

@@ -6,11 +6,21 @@ import json
 import random
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Set, Tuple
 
 from cerebro_udf import columns, faults, refusals
 from cerebro_udf.catalog import STOP_SECONDS, Ledger, refuse_read_only
-from cerebro_udf.coordinator import augment, ends, packed, per_column, programs, search, validation, weights
+from cerebro_udf.coordinator import (
+    adapting,
+    augment,
+    ends,
+    packed,
+    per_column,
+    programs,
+    search,
+    validation,
+    weights,
+)
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator.load import verify
 from cerebro_udf.coordinator.loop import Loop
@@ -37,6 +47,7 @@ from cerebro_udf.errors import (
     InUse,
     InvalidArgument,
     NoPrivilege,
+    NotSupported,
     NullArgument,
 )
 from cerebro_udf.interrupts import Pulse
@@ -79,8 +90,15 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str
         parsed.seed = random.SystemRandom().randrange(2**31)
     author = None if start.earlier is None or features != ["*"] else start.earlier["owner"]
     features = start.features(features)
+    learning = adapting.wanted(start.definition, parsed.search)
+    if learning and isinstance(table, packed.Packed):
+        raise NotSupported(
+            "the model has a layer that learns from data, and a packed table does not tell what",
+            "Layers %s learn from statistics of columns, which are read for each run." % ", ".join(sorted(set().union(*learning.values()))),
+            "Name the table that it was packed from, or give the layer what it would learn.",
+        )
     if table is None:
-        table = described(plpy, source, features, label, parsed, seeded, author)
+        table = described(plpy, source, features, label, parsed, seeded, author, learning)
     ends.check_sparse(parsed.inputs, parsed.encoders, start.definition)
     parsed.augment = augment.check(parsed.augment, table.feature_specs(parsed.encoders, parsed.nulls))
     if start.earlier is not None:
@@ -105,11 +123,12 @@ def refuse_null(label: Optional[str], features: Optional[List[str]], options: di
 
 
 def described(plpy, source: str, features: Optional[List[str]], label: Optional[str], options: run_options.Options, seeded: bool,
-              author: Optional[str] = None) -> Source:  # fmt: skip
+              author: Optional[str] = None, learning: Mapping[Optional[str], Set[str]] = {}) -> Source:  # fmt: skip
     """The table whose rows are read, checked against the options that say how.
 
     Args:
         author: Who wrote features, label and weight; None: the caller.
+        learning: Of ``adapting.wanted``; decides about encoders that nobody has named.
 
     Raises:
         CerebroError: what ``source.describe`` and the checks of options raise.
@@ -131,6 +150,7 @@ def described(plpy, source: str, features: Optional[List[str]], label: Optional[
     options.encoders, options.nulls = per_column.as_held(
         options.encoders, options.nulls, table.types, lambda type_, given: held_as(plpy, type_, given)
     )
+    options.encoders = adapting.encoders(learning, options.encoders, options.inputs, table.features, table.types)
     per_column.check_encoders(options.encoders, table.types, table.features, specs)
     others = [*table.labels, *(name for name in (table.weight, table.criterion) if name is not None)]
     per_column.check_nulls(options.nulls, table.feature_specs(options.encoders, options.nulls), others)
@@ -284,7 +304,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         record = ledger.record(ledger.run)
         progress = Progress(segments, ledger)
         segments.share_hosts(steady=options.order == "fixed")
-        loader = packed.loader(segments, table, options, run)
+        loader = packed.loader(segments, table, options, run, record["definition"])
         stats, encoders, weights = loader.load(), record["encoders"], ledger.weights(ledger.run)
         if encoders is None:
             encoders = loader.encoders(stats, weights)

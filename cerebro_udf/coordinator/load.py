@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from cerebro_udf import columns
 from cerebro_udf import encoders as encoding
-from cerebro_udf.coordinator import ranks
+from cerebro_udf.coordinator import adapting, ranks
 from cerebro_udf.coordinator.dealing import Deal
 from cerebro_udf.coordinator.links import Reply
 from cerebro_udf.coordinator.options import Options
@@ -38,14 +38,18 @@ class Loader:
         validation: The option of that name; 1.0 holds all rows out.
         memory: ``options.memory`` of this call.
         sample: Fraction of the source's rows that are taken; None: all.
+        definition: Of the run's model, as stored; None: no layer of a model learns from these rows.
 
     Attributes:
         in_files: How many shards are not all in memory, of those that were encoded last.
     """
 
     def __init__(self, segments: Segments, table: Source, options: Options, key: str, nulls: str,
-                 validation: Validation, memory: Any, sample: Optional[float] = None):  # fmt: skip
-        self.features = table.feature_specs(options.encoders, options.nulls)
+                 validation: Validation, memory: Any, sample: Optional[float] = None,
+                 definition: Optional[dict] = None):  # fmt: skip
+        self._definition, self._wanted = definition, {} if definition is None else adapting.wanted(definition, options.search)
+        specs = table.feature_specs(options.encoders, options.nulls)
+        self.features = adapting.specifications(specs, self._wanted, options.inputs)
         self.labels = table.label_specs(options.labels(table.label), options.encoders)
         self._segments, self._key, self._memory, self._overflow = segments, key, memory, memory is not None
         self._weight, self._criterion, self._options = table.spec(table.weight), table.spec(table.criterion), options
@@ -139,7 +143,7 @@ class Loader:
             weights: Chunks of what the run's trials begin from; none where they begin anew.
 
         Raises:
-            CerebroError: see ``encoders.merge``, ``encoders.reuse`` and ``weights.by_class``.
+            CerebroError: see ``encoders.merge``, ``encoders.reuse``, ``adapting.check`` and ``weights.by_class``.
         """
         kept = state.unpack(b"".join(weights))[1].get("encoders") if weights else None
         encoders = self._made(stats, None if kept is None else json.loads(kept))
@@ -153,7 +157,13 @@ class Loader:
         """Encoders without weights of classes; ``kept`` are those that came with the weights."""
         if kept is not None:
             return encoding.reuse(kept, stats, self._nulls, self._settings["validation"], self._augment)
-        return encoding.merge(self.features, self.labels, stats, self._nulls, self._settings["validation"], self._inputs, self._augment)
+        validation = self._settings["validation"]
+        merged = encoding.merge(self.features, self.labels, stats, self._nulls, validation, self._inputs, self._augment)
+        if not self._wanted:
+            return merged
+        encoders = adapting.learnt(merged, self._wanted, stats)
+        adapting.check(self._definition, self._options.search, encoders)
+        return encoders
 
     def encode(self, encoders: dict, numbers: Optional[List[int]] = None) -> List[int]:
         """Turn what was read into arrays, with the merged statistics; gives the bytes of each segment's."""

@@ -170,10 +170,10 @@ def adopt(plpy, table: Packed, label: Optional[str], features: Optional[List[str
     return table.label, table.features, {**given, **{key: stored[key] for key in SHAPING if stored.get(key) is not None}}
 
 
-def loader(segments: Segments, table: Source, options: Options, key: str) -> Loader:
-    """What has segments read a run's source."""
+def loader(segments: Segments, table: Source, options: Options, key: str, definition: Optional[dict] = None) -> Loader:
+    """What has segments read a run's source; ``definition`` as for ``Loader``."""
     kind = PackedLoader if isinstance(table, Packed) else Loader
-    return kind(segments, table, options, key, options.nulls, options.validation, options.memory, options.sample)
+    return kind(segments, table, options, key, options.nulls, options.validation, options.memory, options.sample, definition)
 
 
 class PackedLoader(Loader):

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional
 from cerebro_udf import definition as definitions
 from cerebro_udf import dropout, metric_forms, optimizers
 from cerebro_udf import encoders as encoding
-from cerebro_udf.coordinator import search
+from cerebro_udf.coordinator import adapting, search
 from cerebro_udf.coordinator.options import Options
 
 
@@ -34,8 +34,9 @@ def order(options: Options, params: Dict[str, Any], definition: dict, encoders: 
         encoders: The run's.
     """
     settings = search.resolve(options, params)
+    model = definitions.bind(definition, {**settings["model_values"], **encoding.from_data(encoders)})
     program = {
-        "definition": definitions.bind(definition, {**settings["model_values"], **encoding.from_data(encoders)}),
+        "definition": adapting.bound(model, encoders),
         "optimizer": settings["optimizer"],
         "loss": settings["loss"],
         "loss_weights": options.loss_weights,

@@ -69,7 +69,7 @@ class Start:
             tasks = {one["name"]: one["task"] for one in outputs}
             options.outputs = [{**one, "task": one["task"] or tasks.get(one["name"])} for one in options.outputs]
         for key, given, kept in (
-            ("encoders", options.encoders or encoders, encoders),
+            ("encoders", {**encoders, **options.encoders}, encoders),
             ("inputs", options.inputs or inputs, inputs),
             ("task", options.task or task, task),
             ("outputs", options.outputs or outputs, outputs),

@@ -158,11 +158,12 @@ class Numbers(Column):
 
     Args:
         encoder: As asked for.
+        counted: Whether the statistics say which numbers there are, and how often.
     """
 
-    def __init__(self, name: str, encoder: Any, kept: bool):
+    def __init__(self, name: str, encoder: Any, kept: bool, counted: bool = False):
         super().__init__(name, kept)
-        self._encoder = encoder
+        self._encoder, self._counted = encoder, counted or columns.encoder_name(encoder) == "bucketize"
         self.shape: Optional[Tuple[int, ...]] = None
         self._merged = 0  # values that single precision makes equal to others of the same fetch
         self._moments: Tuple[int, Any, Any] = (0, None, None)
@@ -203,20 +204,15 @@ class Numbers(Column):
             "m2": None if m2 is None else _finite(m2),
             "range": None if self._range is None else self._range.tolist(),
         }
-        return {**found, "points": self._points()} if columns.encoder_name(self._encoder) == "bucketize" else found
+        return {**found, "points": self._points()} if self._counted else found
 
     def _points(self) -> List[List[float]]:
-        """The training rows in ascending order, cut into blocks: of each the first value, and how many rows it has.
+        """The numbers of the training rows, see ``encoders.in_blocks``."""
+        values, counts = np.unique(self._known(self.train.whole()), return_counts=True)
+        return [found.tolist() for found in encoders.in_blocks(values, counts)]
 
-        Where there are no more distinct values than blocks, each has a block of its own.
-        """
-        train = self.train.whole()
-        values, counts = np.unique(train[~np.isnan(train)], return_counts=True)
-        if len(values) > encoders.QUANTILE_POINTS:
-            ends = np.cumsum(counts)
-            first = np.unique((ends - counts) * encoders.QUANTILE_POINTS // ends[-1], return_index=True)[1]
-            values, counts = values[first], np.add.reduceat(counts, first)
-        return [values.tolist(), counts.tolist()]
+    def _known(self, values: np.ndarray) -> np.ndarray:
+        return values[~np.isnan(values)]
 
 
 def _finite(values: np.ndarray) -> List[float]:
@@ -230,6 +226,9 @@ class Steps(Numbers):
     def observe(self, train, values):
         super().observe(*(block[block[..., 0] != sequences.PAD] for block in (train, values)))
         self.shape = values.shape[1:] if len(values) else self.shape
+
+    def _known(self, values):
+        return values[values != sequences.PAD]
 
 
 class Weight(Column):

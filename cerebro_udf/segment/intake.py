@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import tempfile
 from pathlib import Path
-from typing import Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import numpy as np
 
 from cerebro_udf import definition as definitions
 from cerebro_udf import placeholders
+from cerebro_udf.architecture import MODULES
 from cerebro_udf.errors import InvalidArgument, TrialFailed
 from cerebro_udf.segment import network, state, weights
 
@@ -55,8 +56,21 @@ def take_in(config: dict, arrays: Dict[str, np.ndarray], place: List[str], pulse
                 "the archive lacks the model that it speaks of", 'No model in it is named "%s".' % name, "Export it again."
             )
         config, model = inner[0], model.get_layer(name)
+    settled = {id(variable) for variable in _settle(config, model)}
     definition = {key: config[key] for key in ("module", "class_name", "config", "registered_name")}
-    return placeholders.literal(definition), state.pack(weights.collect(model, pulse), pulse=pulse)
+    return placeholders.literal(definition), state.pack(weights.collect(model, pulse, settled), pulse=pulse)
+
+
+def _settle(config: dict, model: keras.Model) -> Iterator[Any]:
+    """Write into a model's config what its Normalization layers have learnt, so that no run has them learn anew; gives their variables."""
+    for entry in config["config"]["layers"]:
+        if entry["class_name"] in MODULES:
+            yield from _settle(entry, model.get_layer(entry["config"]["name"]))
+        elif entry["class_name"] == "Normalization" and entry["config"].get("mean") is None:
+            layer = model.get_layer(entry["config"]["name"])
+            learnt = (layer.adapt_mean, layer.adapt_variance)
+            entry["config"]["mean"], entry["config"]["variance"] = (network.snapshot(variable).tolist() for variable in learnt)
+            yield from layer.variables
 
 
 def _write(path: Path, arrays: Dict[str, np.ndarray], pulse: Callable[[], None]) -> None:

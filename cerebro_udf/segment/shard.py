@@ -180,7 +180,7 @@ def _feature(feature: dict) -> Column:
     if feature["kind"] == "tokens":
         return (HashedTokens if feature["tokens"].get("hash") else Tokens)(feature["name"], feature["tokens"])
     made = Steps if feature["kind"] == "sequence" else Numbers
-    return made(feature["name"], feature.get("encoder"), "nulls" in feature)
+    return made(feature["name"], feature.get("encoder"), "nulls" in feature, bool(feature.get("points")))
 
 
 def _label(number: int, label: dict) -> Column:

@@ -135,7 +135,8 @@ def _encoder(place: str, value: Any) -> None:
     one_of(*columns.ENCODERS, columns.UNIT)(place, next(iter(value)) if isinstance(value, dict) and len(value) == 1 else value)
 
 
-_FEATURE = fields(name=text, type=text, kind=one_of("number", "array", "text", *columns.FORMS), encoder=maybe(_encoder))
+_FEATURE = fields(name=text, type=text, kind=one_of("number", "array", "text", *columns.FORMS), encoder=maybe(_encoder),
+                  points=maybe(flag))  # fmt: skip
 _ENDS = one_of("pre", "post")
 _FORMS = {
     "sequence": fields(length=whole(1, 10**6), pad=_ENDS, truncate=_ENDS),

@@ -6,7 +6,7 @@ name, from the user's own model inwards, and the position among that layer's var
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Container, Dict, Optional
 
 import numpy as np
 
@@ -39,11 +39,15 @@ def assign(model: Any, body: Any, blob: bytes) -> None:
             variable.assign(array)
 
 
-def collect(model: Any, pulse: Callable[[], None]) -> Dict[str, np.ndarray]:
-    """Return the weights of a built model by name, as :func:`assign` takes them; ``pulse`` is called after every layer."""
+def collect(model: Any, pulse: Callable[[], None], without: Container[int] = ()) -> Dict[str, np.ndarray]:
+    """Return the weights of a built model by name, as :func:`assign` takes them; ``pulse`` is called after every layer.
+
+    Args:
+        without: The ids of variables that the model will not have.
+    """
     collected = {}
     for layer in model.layers:
-        for i, variable in enumerate(layer.variables):
+        for i, variable in enumerate(variable for variable in layer.variables if id(variable) not in without):
             if not is_generator(variable):
                 collected["layers/%s/%d" % (layer.name, i)] = network.snapshot(variable)
         pulse()
