@@ -226,6 +226,11 @@ def shown(error: Exception) -> cerebro:
     return result
 
 
+def counted(count: int, noun: str) -> str:
+    """``1 row``, ``2 rows``."""
+    return "%d %s%s" % (count, noun, "" if count == 1 else "s")
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Say which known word was probably meant.
 

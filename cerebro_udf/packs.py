@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from cerebro_udf.errors import CerebroError, NotReady
+from cerebro_udf.errors import CerebroError, NotReady, counted
 from cerebro_udf.segment import specs
 
 FORMAT = 3
@@ -108,5 +108,5 @@ def compare(tables: Dict[str, List[List[str]]], then: Dict[str, dict], now: Dict
             continue
         total = [sum(column) for column in zip(*counts)]
         if any(total):
-            return Condition("changed", "%s: %d rows inserted, %d updated, %d deleted since" % (where, *total))
+            return Condition("changed", "%s: %s inserted, %d updated, %d deleted since" % (where, counted(total[0], "row"), *total[1:]))
     return Condition("cannot tell", doubts[0]) if doubts else Condition("fresh")

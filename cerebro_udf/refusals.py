@@ -32,7 +32,7 @@ def refuse_unusable(shard_stats: Sequence[dict], nulls: Any) -> None:
     if rows == 0 and skipped:
         raise errors.BadData(
             "no rows are left to train on",
-            detail="All %d rows hold NULL, NaN or infinite values and were skipped." % skipped,
+            detail="Skipped: %s with NULL, NaN or infinite values." % errors.counted(skipped, "row"),
             hint="Leave out the columns that are mostly NULL, or replace the values in a materialized view.",
         )
     if rows == 0:
@@ -70,7 +70,7 @@ def _refuse_nulls(shard_stats: Sequence[dict], nulls: Any, rows: int) -> None:
     if not bad:
         return
     detail = " ".join(
-        'Column "%s": %d NULL, %d NaN, %d infinite of %d rows.' % (name, *counts, rows)
+        'Column "%s": %d NULL, %d NaN, %d infinite of %s.' % (name, *counts, errors.counted(rows, "row"))
         for name, counts in bad.items()
     )
     names = ", ".join('"%s"' % name for name in bad)
@@ -86,7 +86,8 @@ def _refuse_nulls(shard_stats: Sequence[dict], nulls: Any, rows: int) -> None:
 def _unreadable(name: str, broken: List[dict], rows: int) -> errors.BadData:
     return errors.BadData(
         'column "%s" holds values that are not what its encoder says' % name,
-        detail="%d of %d rows; of the first one: %s." % (sum(found["rows"] for found in broken), rows, broken[0]["reason"]),
+        detail="%d of %s; of the first one: %s."
+        % (sum(found["rows"] for found in broken), errors.counted(rows, "row"), broken[0]["reason"]),
         hint="Find it by where md5(%s%s) = '%s', or set the option \"nulls\" to \"skip\" to leave such rows out."
         % (columns.quoted(name), "::text" * bool(broken[0].get("text")), broken[0]["digest"]),
     )
@@ -98,7 +99,7 @@ def _refuse_negative_weights(shard_stats: Sequence[dict]) -> None:
         if negatives:
             raise errors.BadData(
                 'column "%s" holds negative weights' % name,
-                detail="%d row%s." % (negatives, "s have one" if negatives > 1 else " has one"),
+                detail="%s %s one." % (errors.counted(negatives, "row"), "has" if negatives == 1 else "have"),
                 hint="A sample_weight is 0 or more; correct the rows, or name another column.",
             )
 
@@ -109,8 +110,8 @@ def _refuse_other_than_places(shard_stats: Sequence[dict], rows: int) -> None:
         if found:
             raise errors.BadData(
                 'label "%s" holds numbers other than 0 and 1' % name,
-                detail="%d of %d rows do, such as %s; a 1 is in the place of what applies to a row, a 0 elsewhere."
-                % (sum(count for count, _ in found), rows, _shown(found[0][1])),
+                detail="%d of %s, such as %s; a 1 is in the place of what applies to a row, a 0 elsewhere."
+                % (sum(count for count, _ in found), errors.counted(rows, "row"), _shown(found[0][1])),
                 hint='Set the option "task" to "regression" to have the numbers themselves predicted.',
             )
 
@@ -220,14 +221,14 @@ def refuse_empty_part(rows: int, train: int, validation: Union[float, dict]) -> 
     if train == 0:
         raise errors.BadData(
             "no training rows are left",
-            detail="All %d rows fell into the validation part." % rows,
+            detail="The source has %s; all fell into the validation part." % errors.counted(rows, "row"),
             hint='Change the option "validation" so that it holds fewer rows out.',
         )
     if validation and train == rows:
         shown = "fraction is %g" % validation if isinstance(validation, float) else "option is %s" % json.dumps(validation)
         raise errors.BadData(
             "no row fell into the validation part",
-            detail="The source has %d rows, the validation %s." % (rows, shown),
+            detail="The source has %s, the validation %s." % (errors.counted(rows, "row"), shown),
             hint='Change the option "validation" so that it holds more rows out, or set it to 0.',
         )
 

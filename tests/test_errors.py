@@ -313,7 +313,7 @@ def test_all_rows_skipped(session, model):
     table = session.sharded(POINTS, [(None, 1, True), (1, None, False), (1, 1, None)])
     error = session.refused(table, model, "label", nulls="skip")
     assert (error.sqlstate, error.message) == ("22000", "no rows are left to train on")
-    assert error.detail == "All 3 rows hold NULL, NaN or infinite values and were skipped."
+    assert error.detail == "Skipped: 3 rows with NULL, NaN or infinite values."
 
 
 @pytest.mark.parametrize("split", [[4, 0, 0], [2, 2, 0]], ids=["within a shard", "between shards"])

@@ -59,7 +59,7 @@ def test_a_shard_beyond_its_budget_trains_to_the_same_bits(session, cluster, beg
     session.notices.clear()
     run = begin(memory=memory)
     assert outcome.everything(cluster, run) == outcome.everything(cluster, whole)
-    assert any("shards do not fit the memory they may take" in notice for notice in session.notices)
+    assert any("shards that do not fit the memory they may take: " in notice for notice in session.notices)
     row_bytes = 4 * (WIDTH + 1)  # numbers, and the word's code
     found = reads(session, run) + reads(session, run, "validate")
     assert found and all(hits + misses == rows and size == misses * row_bytes for rows, hits, misses, size in found)

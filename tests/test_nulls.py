@@ -144,6 +144,10 @@ def test_rows_read_and_skipped_of_each_shard_add_up_to_all(session, fitted):
     plan = fitted_plan(session, fitted.run)
     assert [stats["rows"] + stats["skipped"] for stats in plan] == SIZES
     assert sum(stats["skipped"] for stats in plan) == COUNT - len(fitted.known) > 0
+    began = 'run "%s": 1 trial, 2 epochs, %d rows, %d skipped for NULL, on 3 segments' % (fitted.run, len(fitted.known), sum(
+        stats["skipped"] for stats in plan
+    ))  # fmt: skip
+    assert began in session.notices
 
 
 def fitted_plan(session, run: str) -> list[dict]:

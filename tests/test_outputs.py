@@ -132,7 +132,7 @@ def test_whole_numbers_in_arrays_are_what_applies_unless_regression_is_asked_for
     table, line = session.sharded(columns, rows, [5, 3]), session.model({"layers": [{"Dense": {"units": 3}}]})
     error = session.refused(table, line, "y", ["x"])
     assert (error.sqlstate, error.message) == ("22000", 'label "y" holds numbers other than 0 and 1')
-    assert error.detail.startswith("7 of 8 rows do, such as 2;") and "regression" in error.hint
+    assert error.detail.startswith("7 of 8 rows, such as 2;") and "regression" in error.hint
     run = session.fit(table, line, "y", ["x"], task="regression")
     assert session.rows("select encoders->'labels'->0->>'task', encoders->'labels'->0->'shape' from cerebro.run where run = %s", run) == [
         ("regression", [3])

@@ -244,8 +244,8 @@ def test_rows_of_another_table_are_held_out(session, table, model, further):
     assert judged == pytest.approx({"loss": metrics["val_loss"], "accuracy": metrics["val_accuracy"]}, rel=1e-6)
 
 
-def test_a_run_with_another_table_is_resumed_unless_that_has_changed(session, table, model):
-    held = session.sharded(COLUMNS, made()[::4], [20, 0, 4])
+def test_a_run_with_another_table_is_resumed_unless_one_of_the_two_has_changed(session, model):
+    table, held = session.sharded(COLUMNS, made(), SIZES), session.sharded(COLUMNS, made()[::4], [20, 0, 4])
     options = {"validation": {"table": held.name}, "order": "fixed", "epochs": 2, "learning_rate": 0.1}
     whole, run = session.fit(table, model, "label", **options), session.name()
     statement, values = session.call(table, model, "label", run=run, **options)
@@ -253,11 +253,12 @@ def test_a_run_with_another_table_is_resumed_unless_that_has_changed(session, ta
     session.conn.execute("select cerebro.resume(%s)", [run])
     assert outcome.everything(session.cluster, run) == outcome.everything(session.cluster, whole)
     session.cluster.coordinator.execute("update cerebro_internal.run set state = 'failed' where name = %s", [run])
-    with session.cluster.connect(ROLE, node=3) as remote:
-        remote.execute('update "%s"."%s" set a = a + 1' % (held.schema, held.parts[2]))
-    with pytest.raises(psycopg.Error) as caught:
-        session.conn.execute("select cerebro.resume(%s)", [run])
-    assert caught.value.sqlstate == "ML002"
+    for changed, what in ((held, "for validation, those of table %s," % held.name.replace('"', "")), (table, "of the source")):
+        with session.cluster.connect(ROLE, node=3) as remote:
+            remote.execute('update "%s"."%s" set a = a + 1' % (changed.schema, changed.parts[2]))
+        with pytest.raises(psycopg.Error) as caught:
+            session.conn.execute("select cerebro.resume(%s)", [run])
+        assert caught.value.sqlstate == "ML002" and 'the rows %s on segment "segment_3" have changed' % what in str(caught.value)
 
 
 def test_a_local_table_is_validated_by_a_local_one(session, model):

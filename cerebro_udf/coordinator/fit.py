@@ -309,12 +309,13 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         if encoders is None:
             encoders = loader.encoders(stats, weights)
         else:
-            verify([shard.segment for shard in segments.shards], record["plan"]["stats"], stats)
+            held = validation.table(options.validation)
+            verify([shard.segment for shard in segments.shards], record["plan"]["stats"], stats, held)
         segments.start()
         loader.encode(encoders)
         if loader.in_files:
             plpy.notice(
-                "%d of %d shards do not fit the memory they may take: of each a part stays there, the rest is read from temporary files"
+                "shards that do not fit the memory they may take: %d of %d; of each a part stays there, the rest is read from files"
                 % (loader.in_files, len(stats))
             )
         rows = [(s["train_rows"], s["validation_rows"]) for s in stats]
@@ -338,6 +339,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
             {
                 "name": run, "epochs": options.epochs, "checkpoint": options.checkpoint, "seed": options.seed, "fuse": options.fuses,
                 "trials": (options.search or {}).get("trials"), "deadline": deadline, "weights": weights,
+                "skipped": sum(s["skipped"] for s in stats),
             },
             segments, ledger, scheduler, study, maker, rank, rows, options.max_retries,
             lambda number: loader.again(number, stats[number], encoders), progress,
@@ -361,7 +363,8 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
 
 
 def _figures(stats: dict) -> dict:
-    return {key: stats[key] for key in ("rows", "train_rows", "validation_rows", "skipped", "checksum", "bytes")}
+    named = ("rows", "train_rows", "validation_rows", "skipped", "checksum", "source_checksum", "bytes")
+    return {key: stats[key] for key in named if key in stats}
 
 
 def ranked(trials: List[dict], direction: str) -> List[Row]:

@@ -14,8 +14,9 @@ from cerebro_udf.coordinator.options import Options
 from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.source import Source
 from cerebro_udf.coordinator.validation import Validation
+from cerebro_udf.coordinator.validation import table as held_table
 from cerebro_udf.coordinator.weights import by_class
-from cerebro_udf.errors import CerebroError, DataChanged, OutOfMemory
+from cerebro_udf.errors import CerebroError, DataChanged, OutOfMemory, counted
 from cerebro_udf.segment import state
 from cerebro_udf.wire import stratified
 
@@ -179,7 +180,7 @@ class Loader:
         """
 
         def loaded(report: dict) -> None:
-            verify([self._segments.shards[number].segment], [before], [report])
+            verify([self._segments.shards[number].segment], [before], [report], held_table(self._options.validation))
             self._segments.post(number, _ENCODE, {"run": self._key, "encoders": encoders}, then=lambda reply: None)
 
         def received(reply: Reply) -> None:
@@ -192,17 +193,23 @@ class Loader:
         self._segments.post(number, _LOAD, self._spec(number), then=received)
 
 
-def verify(segments: Sequence[str], before: Sequence[dict], now: Sequence[dict]) -> None:
-    """Refuse shards whose rows, or their order, are not what a run began with.
+def verify(segments: Sequence[str], before: Sequence[dict], now: Sequence[dict], held: Optional[str]) -> None:
+    """Refuse shards whose rows, or their order, are not what a run began with; ``held`` is the table of rows for validation.
 
     Raises:
         DataChanged: ML002.
     """
     for segment, old, new in zip(segments, before, now):
-        if (old["rows"], old["checksum"]) != (new["rows"], new["checksum"]):
-            raise DataChanged(
-                'the rows of segment "%s" have changed since the run began' % segment,
-                "It held %d rows then, and %d now; contents or order differ." % (old["rows"], new["rows"]),
-                'Begin anew with options {"if_exists": "replace"}, or put the rows back. A view that gives other rows, or another order,'
-                " each time it is read is better read from a materialized view, or packed.",
-            )
+        if (old["rows"], old["checksum"]) == (new["rows"], new["checksum"]):
+            continue
+        what, counts = "the rows", [old["rows"], new["rows"]]
+        if held is not None and old.get("source_checksum") == new.get("source_checksum"):
+            what, counts = "the rows for validation, those of table %s," % held, [old["validation_rows"], new["validation_rows"]]
+        elif held is not None:
+            what, counts = "the rows of the source", [old["train_rows"], new["train_rows"]]
+        raise DataChanged(
+            '%s on segment "%s" have changed since the run began' % (what, segment),
+            "There were %s then, and %d now; contents or order differ." % (counted(counts[0], "row"), counts[1]),
+            'Begin anew with options {"if_exists": "replace"}, or put the rows back. A view that gives other rows, or another order,'
+            " each time it is read is better read from a materialized view, or packed.",
+        )

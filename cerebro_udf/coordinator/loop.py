@@ -18,6 +18,7 @@ from cerebro_udf.coordinator.segments import LinkBroken, Segments
 from cerebro_udf.coordinator.study import Study
 from cerebro_udf.coordinator.trials import Maker, Trial, Unit, group, rank_value
 from cerebro_udf.coordinator.visits import Visits
+from cerebro_udf.errors import counted
 from cerebro_udf.wire import MESSAGE_BYTES, finite
 
 
@@ -126,10 +127,11 @@ class Loop:
 
     def _notice_begin(self) -> None:
         self._plpy.notice(
-            'run "%s": %d trial%s, %d epoch%s, %d rows on %d segment%s'
+            'run "%s": %s, %s, %s%s on %s'
             % (
-                self._run["name"], self._trial_count, "s" * (self._trial_count != 1), self._run["epochs"],
-                "s" * (self._run["epochs"] != 1), sum(a + b for a, b in self._rows), len(self._links), "s" * (len(self._links) != 1),
+                self._run["name"], counted(self._trial_count, "trial"), counted(self._run["epochs"], "epoch"),
+                counted(sum(a + b for a, b in self._rows), "row"),
+                ", %d skipped for NULL," % self._run["skipped"] if self._run["skipped"] else "", counted(len(self._links), "segment"),
             )
         )  # fmt: skip
 
@@ -320,8 +322,8 @@ class Loop:
         done, total = self._counts()
         eta = ", %d:%02d left" % (left // 60, left % 60) if left and done < total else ""
         self._plpy.notice(
-            "trial %d epoch %d/%d: %s (%d of %d visits%s)"
-            % (trial.number, unit.epoch, self._run["epochs"], shown, done, total, eta)
+            "trial %d epoch %d/%d: %s (%d of %s%s)"
+            % (trial.number, unit.epoch, self._run["epochs"], shown, done, counted(total, "visit"), eta)
         )
 
     def _counts(self) -> Tuple[int, int]:

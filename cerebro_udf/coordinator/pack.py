@@ -17,7 +17,7 @@ from cerebro_udf.coordinator.options import Options
 from cerebro_udf.coordinator.source import Source
 from cerebro_udf.coordinator.staging import Staging
 from cerebro_udf.engines import engine_for
-from cerebro_udf.errors import InvalidArgument
+from cerebro_udf.errors import InvalidArgument, counted
 from cerebro_udf.marks import Mark
 
 _WRITE = "select cerebro_internal.worker_pack_table($1)::text"
@@ -88,10 +88,11 @@ def pack(plpy, gd: dict, source: str, target: str, label: Optional[str], feature
         staging.replace(now)
     rows, skipped = (sum(report[key] for report in stats) for key in ("rows", "skipped"))
     plpy.notice(
-        "table %s: %d rows in %d blocks, %.1f MB on %d segments%s, %.1f s"
+        "table %s: %s in %s, %.1f MB on %s%s, %.1f s"
         % (
-            found.qualified, rows, sum(report["blocks"] for report in written), sum(report["bytes"] for report in written) / 1e6,
-            len(shards), ", %d skipped" % skipped if skipped else "", time.monotonic() - started,
+            found.qualified, counted(rows, "row"), counted(sum(report["blocks"] for report in written), "block"),
+            sum(report["bytes"] for report in written) / 1e6, counted(len(shards), "segment"),
+            ", %d skipped" % skipped if skipped else "", time.monotonic() - started,
         )  # fmt: skip
     )
     return rows

@@ -21,6 +21,7 @@ from cerebro_udf.errors import (
     NotReady,
     NotSupported,
     WrongColumnType,
+    counted,
 )
 from cerebro_udf.marks import Mark
 
@@ -64,8 +65,11 @@ def predict_table(plpy, gd: dict, run: str, source: str, target: str, key: List[
     call = _Call(plpy, gd, run, table, found, key, parsed, record["encoders"])
     counts = call.go(programs.stored(record)["program"], chunks)
     plpy.notice(
-        "table %s: %d rows on %d segments%s, %.1f s"
-        % (found.qualified, counts["rows"], len(call.segments.shards), _left_out(counts), time.monotonic() - started)
+        "table %s: %s on %s%s, %.1f s"
+        % (
+            found.qualified, counted(counts["rows"], "row"), counted(len(call.segments.shards), "segment"), _left_out(counts),
+            time.monotonic() - started,
+        )  # fmt: skip
     )
     return counts["rows"]
 
@@ -312,7 +316,8 @@ class _Call:
                 if self._layout.partitioning is None and found != rows:
                     raise NotReady(
                         "this transaction does not see what its segments have written",
-                        "It sees %d of %d rows, since it sees what was there when it began (%s)." % (found, rows, self._staging.isolation),
+                        "It sees %d of %s, since it sees what was there when it began (%s)."
+                        % (found, counted(rows, "row"), self._staging.isolation),
                         "COMMIT first.",
                     )
                 self._plpy.execute("drop table " + self._staging.relations[n])

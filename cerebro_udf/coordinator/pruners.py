@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy
 
-from cerebro_udf.errors import InvalidArgument, nearest
+from cerebro_udf.errors import InvalidArgument, counted, nearest
 
 _HALVING = {"min_epochs": 1, "reduction_factor": 3}
 # By name, the settings with their defaults.
@@ -90,7 +90,8 @@ class Halving:
             better = seen.better(epoch)
             count = int((better & self.members[: len(better)]).sum())
             if count >= places:
-                return "%d trials were better after epoch %d, after which %d go on" % (count, epoch, places)
+                verbs = "was" if count == 1 else "were", "goes" if places == 1 else "go"
+                return "%s %s better after epoch %d, after which %d %s on" % (counted(count, "trial"), verbs[0], epoch, places, verbs[1])
         return None
 
 

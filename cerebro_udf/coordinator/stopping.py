@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from cerebro_udf.errors import InvalidArgument, nearest
+from cerebro_udf.errors import InvalidArgument, counted, nearest
 
 MAX_EPOCHS = 2**31 - 1
 
@@ -201,7 +201,7 @@ class _EarlyStopping(_Monitor):
             return None
         if self.wait < self.given["patience"] or epoch == 1:
             return None
-        return "%s has not improved for %d epoch%s" % (self.metric, self.wait, "s" * (self.wait != 1))
+        return "%s has not improved for %s" % (self.metric, counted(self.wait, "epoch"))
 
 
 class _Plateau(_Monitor):

@@ -316,8 +316,9 @@ class Texts(Column):
             setattr(self, name, counts)
 
     def checksum(self):
-        self.digest.update(json.dumps(list(self._codes)).encode())
-        return self.digest.digest()
+        digest = self.digest.copy()
+        digest.update(json.dumps(list(self._codes)).encode())
+        return digest.digest()
 
     def part(self, name, pulse=lambda: None):
         codes = super().part(name, pulse)

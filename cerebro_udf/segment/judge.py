@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 import numpy as np
 
 from cerebro_udf import encoders, sparse
-from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory, TrialFailed
+from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory, TrialFailed, counted
 from cerebro_udf.segment import memory, network, predict, seeds, specs, state
 from cerebro_udf.wire import finite
 
@@ -151,7 +151,8 @@ def _predict(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answer:
     if 4 * rows * columns > memory.available():
         raise OutOfMemory(
             "the predictions do not fit the memory that is left on their segment",
-            "%d rows of %d values take %.1f GB, %.1f GB are available." % (rows, columns, 4e-9 * rows * columns, memory.available() / 1e9),
+            "%s of %s take %.1f GB, %.1f GB are available."
+            % (counted(rows, "row"), counted(columns, "value"), 4e-9 * rows * columns, memory.available() / 1e9),
             "Judge fewer rows, or spread the table over more segments.",
         )
     outputs = judged.outputs = predict.answering(judged.program.model, judged.program.outputs, part)(judged.arrays, pulse)[number]

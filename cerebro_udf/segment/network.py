@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 import numpy as np
 
 from cerebro_udf import compilation, definition, encoders, placeholders, precision, sparse
-from cerebro_udf.errors import CerebroError, InvalidArgument, TrialFailed
+from cerebro_udf.errors import CerebroError, InvalidArgument, TrialFailed, counted
 from cerebro_udf.segment import memory, overflow
 from cerebro_udf.segment.importing import apart
 
@@ -134,8 +134,8 @@ def refuse_wide(width: int, rows: int) -> None:
     needed, available = 4 * width * rows, memory.available()
     if needed > available:
         raise TrialFailed(
-            "one layer's output for %d row%s needs %.1f GB of memory, %.1f GB are available"
-            % (rows, "" if rows == 1 else "s", needed / 1e9, available / 1e9)
+            "one layer's output for %s needs %.1f GB of memory, %.1f GB are available"
+            % (counted(rows, "row"), needed / 1e9, available / 1e9)
         )
 
 
@@ -502,7 +502,7 @@ def _check_output(tensor: Any, part: dict) -> None:
     if part["task"] == "regression" and units != 1:
         raise TrialFailed("%s has %s output units, a regression label needs 1" % (of, units))
     if part["task"] == "classification" and units < classes and not (units == 1 and classes == 2):
-        raise TrialFailed("%s has %s output unit%s, the label has %d classes" % (of, units, "" if units == 1 else "s", classes))
+        raise TrialFailed("%s has %s, the label has %d classes" % (of, counted(units, "output unit"), classes))
 
 
 def _ends_linear(tensor: Any) -> bool:

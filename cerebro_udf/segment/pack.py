@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional
 import numpy as np
 
 from cerebro_udf import encoders, faults, packs, sparse
-from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory
+from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory, counted
 from cerebro_udf.segment import specs, state
 from cerebro_udf.segment.overflow import Overflow, allowed_bytes, plain, room, row_bytes
 from cerebro_udf.segment.shard import by_class, without_rows
@@ -309,8 +309,8 @@ def _share(spec: dict, arrays: Dict[str, np.ndarray], header: dict) -> float:
     if not spec.get("overflow"):
         raise OutOfMemory(
             "the shard does not fit the memory that this run may use on its segment",
-            detail="%d rows of %d bytes take %.1f MB; %.1f MB are allowed."
-            % (rows, -(-needed // max(1, rows)), needed / 1e6, limit / 1e6),
+            detail="%s of %d bytes take %.1f MB; %.1f MB are allowed."
+            % (counted(rows, "row"), -(-needed // max(1, rows)), needed / 1e6, limit / 1e6),
             hint='Raise the option "memory", or spread the source over more segments and pack it anew.',
         )
     return limit / needed

@@ -10,7 +10,7 @@ import numpy as np
 
 from cerebro_udf import columns, sequences, sparse, tensors
 from cerebro_udf import encoders as encoding
-from cerebro_udf.errors import InvalidArgument, NullArgument, TrialFailed, nearest
+from cerebro_udf.errors import InvalidArgument, NullArgument, TrialFailed, counted, nearest
 from cerebro_udf.segment import binary, network, reading, serving
 
 import tensorflow as tf  # isort: skip  (network says first how TensorFlow has to start)
@@ -97,7 +97,7 @@ class Predictor:
             return [values]
         if len(values) != len(names):
             raise InvalidArgument(
-                "the row has %d values, the run has %d features" % (len(values), len(names)),
+                "the row has %s, the run has %s" % (counted(len(values), "value"), counted(len(names), "feature")),
                 "The features are %s." % ", ".join('"%s"' % name for name in names),
                 "Give the values in this order, or an object by name.",
             )

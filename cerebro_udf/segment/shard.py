@@ -43,14 +43,16 @@ class Shard:
 
     Attributes:
         rows, skipped, train_rows, validation_rows: Counts of rows; ``rows`` leaves the skipped ones out.
-        checksum: 32 hexadecimal digits over all values in the order read.
+        checksum: 32 hexadecimal digits over all values in the order read; ``source_checksum`` such over those that were read before
+            a table of rows for validation, None where there is none.
         bytes: What the raw columns take.
         seconds: What reading took.
         overflow: Where its rows are, if they do not fit the memory.
     """
 
     def __init__(self, features: List[Column], labels: List[Column], weight: Optional[Weight], criterion: Optional[Criterion],
-                 skipped: int, seconds: float, overflow: Optional[Overflow] = None, memory_bytes: int = 0):  # fmt: skip
+                 skipped: int, seconds: float, overflow: Optional[Overflow] = None, memory_bytes: int = 0,
+                 source_checksum: Optional[str] = None):  # fmt: skip
         self.overflow, self._memory_bytes = overflow, memory_bytes
         self._features, self._labels, self._weight = features, labels, weight
         self._columns = columns = [*features, *labels, *([weight] if weight else [])]
@@ -62,10 +64,8 @@ class Shard:
         self.validation_rows = columns[0].validation.rows
         self.rows = self.train_rows + self.validation_rows
         self.bytes = _raw_bytes(columns)
-        digest = hashlib.blake2b(b"%d %d" % (self.rows, skipped), digest_size=16)
-        for column in columns if criterion is None else [*columns, criterion]:
-            digest.update(column.checksum())
-        self.checksum = digest.hexdigest()
+        self.checksum = _checksum(columns if criterion is None else [*columns, criterion], self.rows, skipped)
+        self.source_checksum = source_checksum
 
     def stats(self) -> dict:
         """Return what ``encoders.merge`` needs of this shard, as JSON; it stays after :meth:`encode`."""
@@ -78,6 +78,7 @@ class Shard:
             "bytes": self.bytes,
             "seconds": self.seconds,
             "columns": self._stats,
+            **({} if self.source_checksum is None else {"source_checksum": self.source_checksum}),
         }
 
     def columns(
@@ -141,6 +142,13 @@ class Shard:
                     found[name] = room(name, values, rows, share, self.overflow)
                 found[name][start : start + len(values)] = values
         return found
+
+
+def _checksum(columns: List[Column], rows: int, skipped: int) -> str:
+    digest = hashlib.blake2b(b"%d %d" % (rows, skipped), digest_size=16)
+    for column in columns:
+        digest.update(column.checksum())
+    return digest.hexdigest()
 
 
 def _cut(column: tensors.Column, start: int, count: int) -> tensors.Column:
@@ -237,6 +245,7 @@ class Reader:
         self.spec, self.open = spec, True
         self.skipped, self.seconds = 0, 0.0
         self.overflow: Optional[Overflow] = None
+        self._source_checksum: Optional[str] = None
         weight, criterion = (spec.get(key) for key in ("weight", "criterion"))
         self.features = [_feature(feature) for feature in spec["features"]]
         self.labels = [_label(number, label) for number, label in enumerate(spec["labels"])]
@@ -272,7 +281,9 @@ class Reader:
 
     def close(self, plpy, pulse: Callable[[], None]) -> Union[Shard, "Reader"]:
         """Return the shard; or this reader, which waits for the ranks that are held out."""
-        self.scan(plpy, self.spec.get("held_reads") or [], True, pulse)
+        if self.spec.get("held_reads") is not None:
+            self._source_checksum = _checksum(self.columns, self.columns[0].train.rows, self.skipped)
+            self.scan(plpy, self.spec["held_reads"], True, pulse)
         self.open = False
         if self.ranking is None:
             return self.shard([], pulse)
@@ -292,7 +303,8 @@ class Reader:
                 pulse()
         memory_bytes = self.spec.get("memory_bytes") or 0
         return Shard(
-            self.features, self.labels, self.weight, self.criterion, self.skipped, self.seconds, self.overflow, memory_bytes
+            self.features, self.labels, self.weight, self.criterion, self.skipped, self.seconds, self.overflow, memory_bytes,
+            self._source_checksum,
         )  # fmt: skip
 
     def take(self, plpy, rows: List[Any], held: bool) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import cerebro_udf
 from cerebro_udf import encoders, faults, tensors
 from cerebro_udf.columns import read_of
-from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory, TrialFailed
+from cerebro_udf.errors import InvalidArgument, NotReady, OutOfMemory, TrialFailed, counted
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment import importing, memory, pack, seeds, shard, sharing, specs, state, visits
 from cerebro_udf.segment.overflow import is_streamed
@@ -321,8 +321,8 @@ def _refuse_wide(part: dict, rows: int) -> None:
     if 4 * rows * width > memory.available():
         raise OutOfMemory(
             "the encoded shard does not fit the memory that is left on its segment",
-            "%d rows of %d values take %.1f GB, %.1f GB are available."
-            % (rows, width, 4e-9 * rows * width, memory.available() / 1e9),
+            "%s of %s take %.1f GB, %.1f GB are available."
+            % (counted(rows, "row"), counted(width, "value"), 4e-9 * rows * width, memory.available() / 1e9),
             "Use fewer columns, or spread the table over more segments.",
         )
 
