@@ -7,6 +7,7 @@ closes one of them does not close the other, so that what is accepted in both is
 from __future__ import annotations
 
 import re
+import uuid
 from typing import NamedTuple, Optional, Sequence, Tuple
 
 from cerebro_udf.errors import CerebroError, ColumnNotFound, NoPrivilege, NotSupported, nearest
@@ -23,6 +24,7 @@ _HINTS = {
     _SYNTAX: "Name a column exactly as it is, or write one SQL expression over a row, such as ln(price).",
     "42883": "Only what lies in pg_catalog goes without its schema; else write schema.function(…) or OPERATOR(schema.+).",
     "42704": "Only what lies in pg_catalog goes without its schema; else write schema.type.",
+    "42P01": "Name the columns of a row alone, such as price, without a table.",
     "42P02": "Write the value itself.",
     **{sqlstate: _PER_ROW for sqlstate in _OVER_ROWS},
 }
@@ -61,10 +63,11 @@ def judge(plpy, relation: str, columns: Sequence[str], text: str, what: str) -> 
         CerebroError: it is not one expression over a row; SQLSTATE is PostgreSQL's.
     """
     named = [name for name in columns if name.lower() in text.lower().replace('""', '"')]
+    called = "row_" + uuid.uuid4().hex  # so that no text names the row as a whole, which has all that is read with it
 
     def row(names: Sequence[str]) -> str:
         inner = ", ".join(map(plpy.quote_ident, names))
-        return "FROM (SELECT %s FROM pg_catalog.unnest(NULL::%s[])) AS %s" % (inner, relation, ROW)
+        return "FROM (SELECT %s FROM pg_catalog.unnest(NULL::%s[])) AS %s" % (inner, relation, called)
 
     try:
         plpy.prepare("SELECT %s" % row(named) + " WHERE %s IS NULL" % sql(text))  # which refuses whatever goes by several rows

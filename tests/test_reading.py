@@ -166,6 +166,9 @@ REFUSED = [
     ("$1 + price", "42P02", "there is no parameter $1"),
     ("nowhere(price)", "42883", "function nowhere(double precision) does not exist"),
     ("price || 'a' = 3", "42883", "operator does not exist"),
+    ("cerebro_row.price", "42P01", "missing FROM-clause entry"),
+    ("(cerebro_row.*)::text", "42P01", "missing FROM-clause entry"),
+    ("row(*)::text", "42601", "syntax error"),
 ]
 
 
@@ -196,6 +199,9 @@ def test_columns_that_are_not_there_are_told_with_the_nearest_name(session, tabl
     assert (error.sqlstate, error.hint) == ("42703", 'Did you mean "price"?'), "a bare name names a column, exactly"
     for text in ("ctid::text", "tableoid::int"):
         assert session.refused(table, session.model(LOGIT), LABEL, [text]).sqlstate == "42703", "where a row lies is no part of it"
+    for row in ("cerebro_row", table.table):
+        error = session.refused(table, session.model(LOGIT), LABEL, ["to_jsonb(%s)->>'price'" % row])
+        assert (error.sqlstate, error.message) == ("42703", 'column "%s" does not exist' % row), "it would have what else is read"
 
 
 def test_an_expression_of_a_type_that_nothing_can_be_is_refused(session, table):

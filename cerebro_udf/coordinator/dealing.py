@@ -12,9 +12,7 @@ from typing import Iterator, List, Tuple
 from cerebro_udf.coordinator.links import Reply
 from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.segment.overflow import Overflow, allowed_bytes
-
-FIRST_ROWS, MOST_ROWS = 256, 10_000  # of a fetch
-FETCH_BYTES = 4 * 2**20
+from cerebro_udf.segment.reading import fetches
 
 
 class Deal:
@@ -45,13 +43,12 @@ class Deal:
     def _read(self, segments: Segments, query: str) -> None:
         self._ask(segments, "begin read only")  # an error has the link stopped, which rolls back
         self._ask(segments, "declare cerebro_rows no scroll cursor for select pg_catalog.to_json(r)::text from (%s) r" % query)
-        count = FIRST_ROWS
-        while True:
-            rows = [row for (row,) in self._ask(segments, "fetch %d from cerebro_rows" % count)]
-            if not rows:
-                break
+
+        def fetch(count: int) -> List[bytes]:
+            return [row for (row,) in self._ask(segments, "fetch %d from cerebro_rows" % count)]
+
+        for rows in fetches(fetch, lambda rows: max(map(len, rows))):
             self._keep(rows)
-            count = max(1, min(MOST_ROWS, FETCH_BYTES * len(rows) // sum(map(len, rows))))
         self._ask(segments, "commit")
 
     @staticmethod
@@ -69,7 +66,7 @@ class Deal:
                 text = b"[%s]" % b",".join(own)
                 with self._room.growing(len(text)):
                     self._file.write(text)
+                    self._file.flush()
                 self._places[number].append((self._end, len(text)))
                 self._end += len(text)
         self._rows += len(rows)
-        self._file.flush()

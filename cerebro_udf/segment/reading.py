@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from cerebro_udf import columns, expressions, sequences, sparse
 from cerebro_udf.errors import InvalidArgument, NotSupported
 from cerebro_udf.segment import arrays, binary
 
-FIRST_FETCH_ROWS = 256  # shows how wide a row is
+FIRST_FETCHES_ROWS = (1, 16, 239)  # which go together, unless they show that rows are wide
 FETCH_BYTES = 2_000_000  # stays in a core's cache while the rows are parsed, hashed and summed up
 LARGEST_FETCH_ROWS = 10_000
 VALUES = "double precision[]"  # as which the values of sparse rows are read
@@ -232,17 +232,30 @@ def too_deep(name: str, dimensions: int) -> NotSupported:
     )
 
 
-def batches(plpy, query: str):
+def fetches(fetch: Callable[[int], List[Any]], width: Callable[[List[Any]], int]) -> Iterator[List[Any]]:
+    """Give rows, so many at a time as take some megabytes, however wide they are.
+
+    Args:
+        fetch: Gives so many further rows, none at the end.
+        width: Bytes that one of these rows takes, about.
+    """
+
+    def fitting(rows: List[Any]) -> int:
+        return max(1, FETCH_BYTES // width(rows)) if rows else 1
+
+    rows: List[Any] = []
+    for most in FIRST_FETCHES_ROWS:
+        rows += fetch(min(most, fitting(rows)))
+    while rows:
+        yield rows
+        rows = fetch(min(LARGEST_FETCH_ROWS, fitting(rows)))
+
+
+def batches(plpy, query: str) -> Iterator[List[Any]]:
     """Give the rows of a query, a fetch of some megabytes at a time; the cursor is closed when the caller is done."""
     cursor = plpy.cursor(query)
     try:
-        count = FIRST_FETCH_ROWS
-        while True:
-            rows = cursor.fetch(count)[:]
-            if not rows:
-                return
-            yield rows
-            count = max(1, min(FETCH_BYTES // _width(rows[:16]), LARGEST_FETCH_ROWS))
+        yield from fetches(lambda count: cursor.fetch(count)[:], lambda rows: _width(rows[:16]))
     finally:
         cursor.close()
 

@@ -213,12 +213,11 @@ def read(plpy, spec: dict, pulse: Callable[[], None] = lambda: None) -> Union[Sh
 
     Args:
         plpy: PL/Python's module.
-        spec: ``reads`` ``[{"relation": quoted qualified name, "where": SQL or None, "columns": {source
-            column: name there}}]``, ``held_reads`` (such scans of a table whose rows are all held out, or None), ``features``,
-            ``labels`` (column specs), ``weight`` and ``criterion`` (such or None), ``seed``, ``validation`` (as ``split.Rule`` takes it),
-            ``dealt`` (whether others read them), ``held`` (see :meth:`Reader.shard`, or None), ``sample`` (fraction of the rows of
-            ``reads``, or None), ``memory_bytes`` (or None), ``promised_bytes`` (to other runs), ``overflow`` (whether what does not fit
-            may go to temporary files).
+        spec: ``reads`` (scans, with their casts, expressions and filter, as ``reading.Selection.query`` takes them), ``held_reads``
+            (such of a table whose rows are all held out, or None), ``features``, ``labels`` (column specs), ``weight`` and
+            ``criterion`` (such or None), ``seed``, ``validation`` (as ``split.Rule`` takes it), ``dealt`` (whether others read them),
+            ``held`` (see :meth:`Reader.shard`, or None), ``sample`` (fraction of the rows of ``reads``, or None), ``memory_bytes``
+            (or None), ``promised_bytes`` (to other runs), ``overflow`` (whether what does not fit may go to temporary files).
         pulse: Called after every fetch; may raise.
 
     Raises:
