@@ -13,7 +13,7 @@ from typing import Any, Callable, List, Optional, Tuple
 from cerebro_udf.coordinator.links import Link, RemoteError, Reply, ask, configure, pump, stop
 from cerebro_udf.engines.base import SELF, Engine
 from cerebro_udf.errors import CerebroError, InUse, NotFound, NotReady, ReadOnly, shown
-from cerebro_udf.wire import MESSAGE_BYTES, finite
+from cerebro_udf.wire import MESSAGE_BYTES, finite, parsed
 
 LOCK_CLASS = 1128616514  # "CERB": first key of the advisory lock that the driver of a run holds; the second is drawn
 STOP_SECONDS = 0.35  # to cancel what is under way, or to write how a run has ended, before the statement ends
@@ -124,7 +124,7 @@ class Ledger:
         )
         if not rows:
             raise NotFound('run "%s" does not exist' % name, None, "select run, state from cerebro.run; shows all runs.")
-        return json.loads(rows[0][0])
+        return parsed(rows[0][0])
 
     def own(self, name: str) -> Optional[dict]:
         """The run of that name that this very role owns, or None."""
@@ -132,19 +132,19 @@ class Ledger:
             "select pg_catalog.row_to_json(r)::text from cerebro_internal.visible_run r where r.name = $1 and r.owner = current_user",
             name,
         )
-        return json.loads(rows[0][0]) if rows else None
+        return parsed(rows[0][0]) if rows else None
 
     def record(self, run: int) -> Optional[dict]:
         """A run as it is now, None when it does not exist."""
         rows = self._read("select pg_catalog.row_to_json(r)::text from cerebro_internal.visible_run r where r.id = $1", run)
-        return json.loads(rows[0][0]) if rows else None
+        return parsed(rows[0][0]) if rows else None
 
     def latest(self, name: str) -> dict:
         """The run of that name, or the one that is to replace it."""
         run = self.find(name)
         query = "select pg_catalog.row_to_json(r)::text from cerebro_internal.visible_run r where r.replaces = $1"
         rows = self._read(query, run["id"])
-        return json.loads(rows[0][0]) if rows else run
+        return parsed(rows[0][0]) if rows else run
 
     def standing(self, run: int) -> Optional[str]:
         """The state that ``cerebro.run`` shows; None when the run does not exist."""
@@ -179,7 +179,7 @@ class Ledger:
         rows = self._read(
             "select pg_catalog.row_to_json(t)::text from cerebro_internal.visible_trial t where t.run = $1 order by t.trial", run
         )
-        return [json.loads(row[0]) for row in rows]
+        return [parsed(row[0]) for row in rows]
 
     def visits(self, run: int) -> List[dict]:
         rows = self._read(
@@ -187,13 +187,13 @@ class Ledger:
             ' order by v.trial, v.epoch, v.phase, v."position"',
             run,
         )
-        return [json.loads(row[0]) for row in rows]
+        return [parsed(row[0]) for row in rows]
 
     def epochs(self, run: int) -> List[dict]:
         rows = self._read(
             "select pg_catalog.row_to_json(e)::text from cerebro_internal.visible_epoch e where e.run = $1 order by e.trial, e.epoch", run
         )
-        return [json.loads(row[0]) for row in rows]
+        return [parsed(row[0]) for row in rows]
 
     def state(self, run: int, trial: int, seq: int) -> List[bytes]:
         """The chunks of a committed state."""

@@ -184,7 +184,7 @@ def _merge_affine(name: str, encoder: Optional[str], parts: List[dict]) -> dict:
         mean, scale = _merge_moments(name, parts)
         return {"mean": mean, "scale": scale}
     if encoder == "minmax":
-        least, greatest = functools.reduce(wider, (np.array(part["range"]) for part in parts if part["range"] is not None))
+        least, greatest = functools.reduce(wider, (np.array(part["range"], np.float64) for part in parts if part["range"] is not None))
         return {"min": least.tolist(), "scale": np.where(greatest > least, greatest - least, 1.0).tolist()}
     return {}
 

@@ -9,6 +9,7 @@ from typing import Any, Callable, List, Optional, Tuple
 
 import cerebro_udf
 from cerebro_udf.errors import CerebroError, InvalidArgument, NotFound, NullArgument, SegmentNotReady, shown
+from cerebro_udf.wire import parsed
 
 MAX_DEPTH = 64  # of JSON arguments; what goes over them recursively must not run out of stack
 
@@ -65,27 +66,27 @@ def _parsed(name: str, text: str) -> Any:
 
     deep = InvalidArgument("argument %s is nested too deeply" % name, "At most %d levels are read." % MAX_DEPTH, "Make it flatter.")
     try:
-        parsed = json.loads(text, parse_float=number, parse_int=whole)
+        value = json.loads(text, parse_float=number, parse_int=whole)
     except RecursionError:
         raise deep from None
     except ValueError as error:  # PostgreSQL has read every argument but what is inside an archive
         raise InvalidArgument("argument %s is not JSON" % name, "%s." % error, "Write it anew.") from None
-    level = [parsed]
+    level = [value]
     for _ in range(MAX_DEPTH + 1):
         parts = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, (dict, list))]
         level = [item for part in parts for item in part]
     if level:
         raise deep
-    return parsed
+    return value
 
 
 def _json(name: str, value: Optional[str]) -> dict:
     if value is None:
         raise NullArgument("argument %s is null" % name, None, "Give it a JSON object; '{}' stands for all defaults.")
-    parsed = _parsed(name, value)
-    if not isinstance(parsed, dict):
+    found = _parsed(name, value)
+    if not isinstance(found, dict):
         raise InvalidArgument("argument %s is not a JSON object" % name, "It is %s." % value[:100], "Write it as '{\"key\": value}'.")
-    return parsed
+    return found
 
 
 @door
@@ -281,10 +282,10 @@ def worker(plpy, gd: dict, call: str, *arguments: Any) -> Any:
     from cerebro_udf.segment import worker as steps
 
     try:
-        parsed = [json.loads(argument) if isinstance(argument, str) else argument for argument in arguments]
+        given = [parsed(argument) if isinstance(argument, str) else argument for argument in arguments]
     except (RecursionError, ValueError):  # deeper, or of longer numbers, than Python reads
         raise InvalidArgument("the order cannot be read", None, "Call cerebro.fit, which asks workers for what they can do.") from None
-    result = getattr(steps, call)(plpy, gd, *parsed)
+    result = getattr(steps, call)(plpy, gd, *given)
     if call in ("init", "visit", "judge"):
         report, state = result
         return [(json.dumps(report), state)]

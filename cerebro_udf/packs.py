@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from cerebro_udf.errors import CerebroError, NotReady, counted
 from cerebro_udf.segment import specs
+from cerebro_udf.wire import parsed
 
 FORMAT = 3
 COLUMNS = {"shard": "integer", "part": "text", "number": "integer", "rows": "bigint", "header": "json", "data": "bytea"}
@@ -42,7 +42,7 @@ def parse(text: Any, table: str) -> dict:
     """
     repair = "Pack its source anew: select cerebro.pack(…);"
     try:
-        header = json.loads(text)
+        header = parsed(text)
         if isinstance(header, dict) and isinstance(header.get("format"), int) and header["format"] > FORMAT:
             raise NotReady(
                 "table %s was packed by a newer version of cerebro" % table,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
 from cerebro_udf.errors import NotFound, NotReady
+from cerebro_udf.wire import parsed
 
 _TRIAL = """
 select r.id as run, r.state, r.encoders is not null as ready, t.trial, t.best_seq, t.error
@@ -94,7 +94,7 @@ def read(plpy, gd: dict, run: str, trial: Optional[int]) -> Tuple[Chosen, dict, 
         if len(rows) and len(chunks):
             record = dict(rows[0])
             for key in ("definition", "options", "encoders", "params"):
-                record[key] = json.loads(record[key])
+                record[key] = parsed(record[key])
             return chosen, record, [row["data"] for row in chunks]
     raise NotReady('run "%s" is being replaced' % run, None, "Try again.")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Union
 
 MESSAGE_BYTES = 64 * 2**20  # a longer state goes in parts of this size, and is stored so
 PROGRESS_PREFIX = "cerebro-progress "  # of a notice of JSON, sent in the middle of a visit
@@ -37,3 +38,13 @@ def finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def parsed(text: str) -> Any:
+    """Read JSON of jsonb, which writes 1e+30 in digits: what no int64 holds is a float, or numpy would make an object of it."""
+    return json.loads(text, parse_int=_whole)
+
+
+def _whole(digits: str) -> Union[int, float]:
+    value = int(digits) if len(digits) <= 20 else float(digits)
+    return value if -(2**63) <= value < 2**63 else float(value)

@@ -106,6 +106,17 @@ def test_diverged_trial_fails_with_the_reason_and_the_others_go_on(session, tabl
     assert [row[:2] for row in outcome.history(session.cluster, run)] == [(0, 1), (0, 2), (0, 3), (1, 1)]
 
 
+def test_loss_that_no_int64_holds_is_a_number_as_any_other(session, table):
+    """JSON of jsonb has it in digits."""
+    run = session.fit(
+        table, session.model(LINE), "a", ["b"], epochs=2, optimizer="sgd", learning_rate=1e5, batch_size=64, validation=0, rank_by="loss",
+        early_stopping=5, reduce_on_plateau={"patience": 1, "min_delta": 1},
+    )  # fmt: skip
+    (_, (metrics, _)) = history(session, run)
+    assert 2**64 < metrics["loss"] < 3e38
+    assert session.rows("select state from cerebro.trial where run = %s", run) == [("done",)]
+
+
 def test_weights_count_in_the_loss_as_in_keras(session, table):
     """With one minibatch of all rows and a rate that changes nothing, loss and metrics are those of the first weights."""
     common = {"validation": 0.3, "batch_size": 64, "learning_rate": 1e-30, "weighted_metrics": ["accuracy"]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from cerebro_udf import columns
@@ -18,7 +17,7 @@ from cerebro_udf.coordinator.validation import table as held_table
 from cerebro_udf.coordinator.weights import by_class
 from cerebro_udf.errors import CerebroError, DataChanged, OutOfMemory, counted
 from cerebro_udf.segment import state
-from cerebro_udf.wire import stratified
+from cerebro_udf.wire import parsed, stratified
 
 _LOAD = "select cerebro_internal.worker_load($1)::text"
 _FEED = "select cerebro_internal.worker_feed($1, $2)::text"
@@ -101,7 +100,7 @@ class Loader:
                 self._segments.post(number, _FEED, {"run": self._key}, rows, then=send)
                 return
             for end in ends:
-                self._segments.post(number, _FEED, {"run": self._key}, end, then=lambda reply: then(json.loads(reply.rows[0][0])))
+                self._segments.post(number, _FEED, {"run": self._key}, end, then=lambda reply: then(parsed(reply.rows[0][0])))
 
         send()
         send()
@@ -147,7 +146,7 @@ class Loader:
             CerebroError: see ``encoders.merge``, ``encoders.reuse``, ``adapting.check`` and ``weights.by_class``.
         """
         kept = state.unpack(b"".join(weights))[1].get("encoders") if weights else None
-        encoders = self._made(stats, None if kept is None else json.loads(kept))
+        encoders = self._made(stats, None if kept is None else parsed(kept))
         for label in encoders["labels"]:
             weights_of_classes = self._options.of_output(self._options.class_weight, label["output"])
             if weights_of_classes is not None:
@@ -187,7 +186,7 @@ class Loader:
             if self._segments.shards[number].dealt:
                 self._feed(number, loaded)
             else:
-                loaded(json.loads(reply.rows[0][0]))
+                loaded(parsed(reply.rows[0][0]))
 
         self._segments.reopen(number)
         self._segments.post(number, _LOAD, self._spec(number), then=received)

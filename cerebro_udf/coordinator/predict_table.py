@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Dict, List, Optional, Tuple
 
@@ -24,6 +23,7 @@ from cerebro_udf.errors import (
     counted,
 )
 from cerebro_udf.marks import Mark
+from cerebro_udf.wire import parsed
 
 NAME_BYTES = 63  # of a column, at most
 
@@ -219,7 +219,7 @@ class _Call:
         """See whether the key's constraint is one that PostgreSQL tells of when a row is written, and not when that is planned."""
         values = [piece, sorted(self._key, key=str.encode)]
         if part.server == SELF:
-            name = json.loads(self._plpy.execute(self._plpy.prepare(_DEFERRABLE, ["text", "text[]"]), values)[0]["name"])
+            name = parsed(self._plpy.execute(self._plpy.prepare(_DEFERRABLE, ["text", "text[]"]), values)[0]["name"])
         else:
             (name,) = self.segments.call(_DEFERRABLE, *values, numbers=[self._staging.numbers[part.server]])
         if name is not None:
@@ -266,7 +266,7 @@ class _Call:
         return found[0]["model"]
 
     def _post(self, number: int, spec: dict, state: Optional[bytes], reports: List[dict]) -> None:
-        self.segments.post(number, _WORKER, spec, state, then=lambda reply: reports.append(json.loads(reply.rows[0][0])))
+        self.segments.post(number, _WORKER, spec, state, then=lambda reply: reports.append(parsed(reply.rows[0][0])))
 
     def _fill(self, model: str) -> Dict[str, int]:
         reports: List[dict] = []

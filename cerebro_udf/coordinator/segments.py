@@ -27,7 +27,7 @@ from cerebro_udf.coordinator.links import (
 from cerebro_udf.coordinator.options import parse_bytes
 from cerebro_udf.engines.base import Engine, Shard
 from cerebro_udf.errors import CerebroError, NotSupported, SegmentNotReady, SegmentUnreachable
-from cerebro_udf.wire import MESSAGE_BYTES, parts
+from cerebro_udf.wire import MESSAGE_BYTES, parsed, parts
 
 REOPEN_SECONDS = 30.0  # a crashed server is back within a few seconds
 REOPEN_PAUSE_SECONDS = 0.5
@@ -317,7 +317,7 @@ class Segments:
         results: Dict[int, Any] = {}
 
         def store(reply: Reply, number: int) -> None:
-            results[number] = json.loads(reply.rows[0][0])
+            results[number] = parsed(reply.rows[0][0])
 
         for n in numbers:
             given = [value(n) if callable(value) else value for value in values]
@@ -453,7 +453,7 @@ class Segments:
 def cells(reply: Reply) -> Tuple[dict, Optional[bytes]]:
     """Report and state of a visit or an initialization."""
     report, state = reply.rows[0]
-    return json.loads(report), state
+    return parsed(report), state
 
 
 def split(chunks: List[bytes], sizes: List[int]) -> List[List[bytes]]:

@@ -13,7 +13,7 @@ from cerebro_udf.coordinator import search
 from cerebro_udf.coordinator.options import Options, parse_init_from
 from cerebro_udf.errors import InvalidArgument, NotFound
 from cerebro_udf.segment import state
-from cerebro_udf.wire import parts
+from cerebro_udf.wire import parsed, parts
 
 _MODEL = """
 select m.id, m.definition from cerebro_internal.visible_model m where m.name = $1 order by m.owner = current_user desc, m.id limit 1
@@ -118,7 +118,7 @@ def registered_model(plpy, name: str, with_weights: bool = True) -> Start:
     if not len(found):
         raise NotFound('model "%s" does not exist' % name, None, "select model from cerebro.model; shows all models.")
     rows = plpy.execute(plpy.prepare(_WEIGHTS, ["int4"]), [found[0]["id"]]) if with_weights else []
-    return Start(json.loads(found[0]["definition"]), [row["data"] for row in rows])
+    return Start(parsed(found[0]["definition"]), [row["data"] for row in rows])
 
 
 def _weights(record: dict, state_chunks: List[bytes]) -> List[bytes]:

@@ -141,7 +141,7 @@ class Watch:
         Raises:
             InvalidArgument: the monitored metric is not there, or has several values.
         """
-        if metrics.get("loss", 0.0) is None or not np.isfinite(metrics.get("loss", 0.0)):
+        if metrics.get("loss", 0.0) is None or not math.isfinite(metrics.get("loss", 0.0)):
             return Verdict("diverged: the training loss of epoch %d is NaN or infinite" % epoch, None, True)
         rate = self._plateau and self._plateau.epoch(metrics, learning_rate)
         return Verdict(self._stopping and self._stopping.epoch(epoch, metrics), rate)

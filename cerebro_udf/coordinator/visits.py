@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Callable, Dict, List, Set, Tuple
 
@@ -12,7 +11,7 @@ from cerebro_udf.coordinator.links import Reply
 from cerebro_udf.coordinator.scheduler import Order
 from cerebro_udf.coordinator.segments import Segments, cells, split
 from cerebro_udf.coordinator.trials import Trial, Unit, visit_spec
-from cerebro_udf.wire import MESSAGE_BYTES
+from cerebro_udf.wire import MESSAGE_BYTES, parsed
 
 SUMMARIZE = "select cerebro_internal.worker_summarize($1, $2)::text"
 
@@ -153,7 +152,7 @@ class Visits:
                 blobs = [unit.accumulators[shard][trial.number] for shard in sorted(unit.accumulators)]
                 self._segments.post(
                     segment, SUMMARIZE, {"run": self._run["name"], "program": trial.order["program"]}, blobs,
-                    then=lambda reply, trial=trial: self._summarized(segment, unit, trial, json.loads(reply.rows[0][0])),
+                    then=lambda reply, trial=trial: self._summarized(segment, unit, trial, parsed(reply.rows[0][0])),
                 )  # fmt: skip
 
     def _summarized(self, segment: int, unit: Unit, trial: Trial, summary: dict) -> None:

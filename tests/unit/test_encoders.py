@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cerebro_udf import columns, encoders, errors, tensors
+from cerebro_udf import columns, encoders, errors, tensors, wire
 
 NUMBER = {"name": "x", "column": "x", "type": "real", "kind": "number", "encoder": None}
 ARRAY = {"name": "a", "column": "a", "type": "real[]", "kind": "array", "encoder": None}
@@ -347,6 +347,19 @@ def test_minmax_maps_the_range_of_all_shards_onto_zero_to_one():
     stats.append(shard(0, x={**moments([]), "range": None}))
     encoded = tensors.Encoding(encoders.merge([spec], [], stats)).encode({"x": np.array([1.0, 5.0, 2.0, 9.0])})
     assert encoded["numbers"].tolist() == [[0], [1], [0.25], [2]]
+
+
+def test_minmax_holds_ranges_wider_than_an_int64():
+    stats = wire.parsed(json.dumps([shard(2, x={**moments([-8e18, 8e18]), "range": [[-8000000000000000000], [8 * 10**18]]})]))
+    encoded = tensors.Encoding(encoders.merge([{**NUMBER, "encoder": "minmax"}], [], stats)).encode({"x": np.array([-8e18, 0, 8e18])})
+    assert encoded["numbers"].tolist() == [[0], [0.5], [1]]
+
+
+def test_json_of_the_server_has_whole_numbers_as_far_as_an_int64_goes():
+    read = wire.parsed("[%d, %d, %d, %d, 1%s, 7]" % (2**63 - 1, -(2**63), 2**63, -(2**63) - 1, "0" * 30))
+    assert [(type(value), value) for value in read] == [
+        (int, 2**63 - 1), (int, -(2**63)), (float, 2.0**63), (float, -(2.0**63)), (float, 1e30), (int, 7)
+    ]  # fmt: skip
 
 
 def merged(features, stats, inputs):
