@@ -441,13 +441,22 @@ def _input(given: dict, features: List[dict]) -> dict:
         result["dtype"] = "int32"
     if "augment" in features[0]:
         refusals.refuse_flat(features[0])
-        result["layers"] = [*result.get("layers", ()), *features[0]["augment"]]
+        result["layers"] = [*result.get("layers", ()), *_cropping(features[0]["augment"])]
         sizes = [layer["config"] for layer in features[0]["augment"] if layer["class_name"] == "RandomCrop"]
         if sizes:
             result["shape"] = [sizes[-1]["height"], sizes[-1]["width"], features[0]["shape"][2]]
     if features[0]["kind"] == "sequence":
         result["layers"] = [{"Masking": {"mask_value": sequences.PAD, "dtype": "float32"}}]
     return _settled(result)
+
+
+def _cropping(layers: Sequence[dict]) -> Iterator[dict]:
+    """Have rows that are not trained on cropped too: Keras' RandomCrop hands those on as they are, and what follows it takes their middle,
+    which of a row that was cropped is all of it."""
+    for layer in layers:
+        yield layer
+        if layer["class_name"] == "RandomCrop":
+            yield {"CenterCrop": {key: value for key, value in layer["config"].items() if key in ("height", "width", "dtype")}}
 
 
 def model_part(encoders: dict) -> dict:

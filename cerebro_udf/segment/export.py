@@ -57,7 +57,8 @@ def archive(encoders: dict, program: dict, blob: bytes, about: Dict[str, Any], p
     body = [model.name] + ([network.body_of(model, program).name] if network.has_head(encoding.model_part(encoders)) else [])
     inputs, names = _inputs(encoders)
     x = _encoded(encoders, {column: inputs[name] for column, name in names.items()}, pulse)
-    given = network.outputs_of(model, encoding.model_part(encoders), model(x))
+    # Layers that vary rows do so unless they are told not to, in an archive that is called, too.
+    given = network.outputs_of(model, encoding.model_part(encoders), model(x, training=False))
     said = [_said(keras.ops.cast(y, "float32"), kind, label) for y, kind, label in zip(given, kinds, encoders["labels"])]
     outputs = said[0] if len(said) == 1 else network.arranged(model, program, said)
     whole = keras.Model(inputs, outputs, name=re.sub(r"[^A-Za-z0-9_.-]", "_", "cerebro_%s" % about["run"]))

@@ -1,5 +1,8 @@
 """What a bytea holds, and rows that are varied while they are trained on."""
 
+import tempfile
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -7,7 +10,7 @@ import tensorflow as tf
 
 from cerebro_udf import definition, encoders, errors, keras_names, tensors
 from cerebro_udf.coordinator import augment, options, per_column, programs
-from cerebro_udf.segment import binary, program, seeds
+from cerebro_udf.segment import binary, export, program, seeds
 from cerebro_udf.segment.predict import Predictor
 
 PICTURE = {"height": 6, "width": 8, "channels": 3}
@@ -154,6 +157,32 @@ def ranged(layers):
 def test_a_crop_gives_the_model_its_shape():
     made, _ = spec_of(IMAGE, [{"Flatten": {}}, {"Dense": {"units": "$classes"}}], [{"RandomCrop": {"height": 4, "width": 5}}])
     assert encoders.from_data(made)["input_shape"] == [4, 5, 3]
+
+
+@pytest.mark.parametrize("height, width", [(4, 5), (3, 8), (9, 4)])
+def test_rows_that_are_not_trained_on_are_cropped_as_keras_crops_the_middle(height, width):
+    varying = [{"RandomFlip": {}}, {"RandomCrop": {"height": height, "width": width}}, {"GaussianNoise": {"stddev": 0.2}}]
+    body = [{"GlobalAveragePooling2D": {}}, {"Dense": {"units": "$classes", "activation": "softmax"}}]  # takes pictures of any size
+    made, spec = spec_of(IMAGE, body, varying)
+    built = program.Program(spec)
+    blob = built.initial_state(3, generators=7)
+    built.set_state(blob)
+    rows = pictures(5)
+    middle = [keras.Input((6, 8, 3), dtype="uint8"), keras.layers.Rescaling(1 / 255), keras.layers.CenterCrop(height, width)]
+    plain = keras.Sequential([*middle, keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2, activation="softmax")])
+    plain.set_weights([variable.numpy() for variable in built.model.trainable_variables])
+    expected = plain(rows)
+    np.testing.assert_array_equal(built.model(rows, training=False), expected)
+    np.testing.assert_array_equal(Predictor(made, spec, blob).columns({"i": rows})[0][1], expected)
+    np.testing.assert_array_equal(archived(made, spec, blob)({"i": rows}), expected)
+
+
+def archived(made, spec, blob):
+    """The exported model, as plain Keras opens it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.keras"
+        path.write_bytes(export.archive(made, spec, blob, {"run": "r"}, lambda: None))
+        return keras.saving.load_model(path)
 
 
 @pytest.mark.parametrize(
