@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional
 
+from cerebro_udf import columns
 from cerebro_udf.errors import CerebroError, NotReady, counted
 from cerebro_udf.segment import specs
 from cerebro_udf.wire import parsed
@@ -31,7 +32,7 @@ _OWN = specs.fields(
 
 
 def parse(text: Any, table: str) -> dict:
-    """Read a header.
+    """Read a header. Anybody may have written it, and what it names may be SQL: what is said in it more than once has to be the same.
 
     Args:
         text: Of the column of that name.
@@ -55,6 +56,7 @@ def parse(text: Any, table: str) -> dict:
         named = [*header["features"], *([{"name": weight}] if weight is not None else []), *header["labels"]]
         if not all(isinstance(column["name"], str) and column["name"] in header["types"] for column in named):
             raise ValueError("a column has no type")
+        _refuse_contradiction(header)
     except NotReady:
         raise
     except (TypeError, ValueError, RecursionError) as error:
@@ -62,6 +64,32 @@ def parse(text: Any, table: str) -> dict:
     except CerebroError as error:
         raise NotReady("the header of packed table %s cannot be read" % table, "%s: %s" % (error.message, error.detail), repair) from None
     return header
+
+
+def _refuse_contradiction(header: dict) -> None:
+    """See that encoders and options are about the columns that the header lists, which are those that a call is asked to name.
+
+    Raises:
+        ValueError.
+    """
+    features, labels, options, encoders = (header[key] for key in ("features", "labels", "options", "encoders"))
+    listed = [(label["name"], label.get("output"), label["type"], columns.task_of(label)) for label in labels]
+    if listed != [(label["name"], label.get("output"), label["type"], label["task"]) for label in encoders["labels"]]:
+        raise ValueError("its encoders are of other labels than it lists")
+    said = [[(one["name"], one["kind"], one["type"], one.get(one["kind"])) for one in part] for part in (features, encoders["features"])]
+    if said[0] != said[1]:
+        raise ValueError("its encoders are of other features than it lists")
+    if any(header["types"][column["name"]] != column["type"] for column in [*features, *labels]):
+        raise ValueError("a column has two types")
+    if len(labels) > 1:
+        asked = {label.get("output"): (label["name"], label.get("task")) for label in labels}
+        given = options.get("outputs")
+        given = given if isinstance(given, dict) else {}
+        full = {name: one if isinstance(one, dict) else {"label": one} for name, one in given.items()}
+        if {name: (one.get("label"), one.get("task")) for name, one in full.items()} != asked or options.get("task") is not None:
+            raise ValueError("its outputs are not those of the labels that it lists")
+    elif options.get("outputs") is not None or options.get("task") != labels[0].get("task") or labels[0].get("output") is not None:
+        raise ValueError("its label is not the one that it lists")
 
 
 class Condition(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 from pathlib import Path
@@ -229,6 +230,52 @@ def test_a_table_that_is_not_whole_is_refused(session, source, model):
         assert "not whole" in refused(session, target, model).message
         segment.execute("delete from %s" % name)
         assert "not whole" in refused(session, target, model).message
+
+
+def test_a_header_that_contradicts_itself_is_refused_and_none_gives_what_is_evaluated_later(session, admin):
+    """What a call names are labels and features; SQL elsewhere in the header would run as whoever reads with the run."""
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    import keras
+
+    table, line = session.local(COLUMNS, rows(30)), session.model(NOISY)
+    target = session.schema + "." + session.name("packed")
+    several = {"c": "label", "size": {"label": "w", "task": "regression"}}
+    x = keras.Input((2,))
+    ends = [keras.layers.Dense(units, activation, name=name)(x) for name, units, activation in (("c", 2, "softmax"), ("size", 1, None))]
+    two = session.model(json.loads(keras.Model(x, ends).to_json()))
+    sql = "1/0 = 1"
+    for label, options, model, changes in (
+        ("label", {}, line, {
+            "encoders,labels,0,name": sql, "encoders,labels,0,type": "text", "encoders,labels,0,task": "regression",
+            "encoders,labels,0,output": "c", "encoders,features,0,name": sql, "encoders,features,0,type": "text", "labels,0,output": "c",
+            "options,outputs": {"c": sql}, "options,task": "regression", "types,label": "text",
+        }),
+        (None, {"outputs": several}, two, {
+            "options,outputs,c": sql, "options,outputs,size,label": sql, "options,outputs,size,task": "classification",
+            "encoders,labels,1,output": "c", "options,outputs": None,
+        }),
+    ):  # fmt: skip
+        given = {"segments": 1, "if_exists": "replace", **options}
+        session.conn.execute(CALL, [table.name, target, label, "{a,b}", json.dumps({**given, "nulls": {"a": "skip"}})])
+        for path, value in changes.items():
+            change = "update %s set header = %%s::json where part = 'header'" % target
+            ((header,),) = session.rows("select header from %s where part = 'header'" % target)
+            session.conn.execute(change, [json.dumps(changed(header, path.split(","), value))])
+            error = refused(session, target, model, label, "{a,b}", **options)
+            assert error.sqlstate == "55000" and error.message.startswith("the header of packed table"), path
+            session.conn.execute(change, [json.dumps(header)])
+        run = fit(session, target, model, label, "{a,b}", epochs=1, **options)
+    admin.execute("update cerebro_internal.run set encoders = jsonb_set(encoders, '{labels,0,name}', '\"1/0 = 1\"') where name = %s", [run])
+    assert session.rows("select * from cerebro.evaluate(%s, %s::text::regclass, '{\"nulls\": \"skip\"}')", run, table.name)
+
+
+def changed(tree, path: list, value):
+    """A copy of a JSON value with another one in this place."""
+    if not path:
+        return value
+    copied, key = (dict(tree), path[0]) if isinstance(tree, dict) else (list(tree), int(path[0]))
+    copied[key] = changed(copied.get(key) if isinstance(copied, dict) else copied[key], path[1:], value)
+    return copied
 
 
 # ---- replacing, and what is left

@@ -166,7 +166,7 @@ def judging(plpy, gd: dict, run: str, source: str, options: dict, metrics: Calla
     """
     _, record, chunks = stored.read(plpy, gd, run, options["trial"])
     fitted = run_options.Options.from_json(record["options"])
-    labels = [label["name"] for label in record["encoders"]["labels"]]
+    labels = [output["label"] for output in fitted.labels(record["label"])]
     known = {"author": record["owner"], "encoders": columns.sparse_of(record["encoders"]["features"])}
     table = describe(plpy, source, record["features"], labels, **known)
     if fitted.sample_weight is not None and has_weight(plpy, table, fitted.sample_weight, record["owner"]):

@@ -252,6 +252,8 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: s
             encoders=parsed.encoders,
         )  # fmt: skip
         table = filtered(plpy, table, parsed.filter)
+    elif (table.label, table.features) != (record["label"], record["features"]):
+        raise packed.changed(table)
     shards = sharded(plpy, engine, table, parsed, plan=record["plan"])
     ledger.refuse_driven(record["id"])  # before any session is opened: who comes second is told at once
     segments = Segments(plpy, gd, pulse, engine, shards)

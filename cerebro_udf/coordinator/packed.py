@@ -13,7 +13,7 @@ from cerebro_udf.coordinator.options import SHAPING, Options, shaping, whole
 from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.source import Source, describe
 from cerebro_udf.engines.base import SELF, Engine, Shard
-from cerebro_udf.errors import CerebroError, ClientGone, InvalidArgument, NoPrivilege, NotReady
+from cerebro_udf.errors import CerebroError, ClientGone, DataChanged, InvalidArgument, NoPrivilege, NotReady
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment.pack import unweighted
 
@@ -168,6 +168,15 @@ def adopt(plpy, table: Packed, label: Optional[str], features: Optional[List[str
             "table %s has changed since it was packed into %s: %s" % (table.header["source"]["name"], table.name, table.condition.why)
         )
     return table.label, table.features, {**given, **{key: stored[key] for key in SHAPING if stored.get(key) is not None}}
+
+
+def changed(table: Packed) -> DataChanged:
+    """The error for a table that is not the one that a run began with."""
+    return DataChanged(
+        "table %s has been packed anew since the run began" % table.name,
+        "It holds other labels or features.",
+        'Begin anew with options {"if_exists": "replace"}.',
+    )
 
 
 def loader(segments: Segments, table: Source, options: Options, key: str, definition: Optional[dict] = None) -> Loader:
