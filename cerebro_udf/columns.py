@@ -223,7 +223,7 @@ def task_of(label: dict) -> str:
         message, hint = 'label "%s" cannot be used for %s' % (name, task), 'Leave the option "task" out, or use %s.' % fitting
     if known.quantity in ("moment", "time"):
         since = "" if known.quantity == "time" else " - extract(epoch from date '2026-01-01')"
-        hint = "Make it a number by an expression: extract(epoch from %s)%s as seconds." % (quoted(name), since)
+        hint = "An expression makes it a number, of seconds: 'extract(epoch from %s)%s'." % (quoted(name), since.replace("'", "''"))
     elif known.quantity == "interval":
         hint = "Make it text or a whole number by an expression."
     elif base(type_) not in TYPES:

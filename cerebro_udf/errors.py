@@ -238,7 +238,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
         A HINT sentence: the nearest match, or the list of all known words.
     """
     known = sorted(known)
+    lower = {one.lower(): one for one in known}
     match = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    if word.lower() in lower:
+        match = [lower[word.lower()]]
     if match:
         return 'Did you mean "%s"?' % match[0]
     return "Known are: %s." % ", ".join(known)

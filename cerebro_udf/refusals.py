@@ -16,8 +16,11 @@ _SEQUENCE = "It is a sequence, whose padding a model is told of."
 _ALONE = {"sequence": _SEQUENCE, "tokens": _SEQUENCE, "sparse": "Its rows are sparse."}
 
 
-def refuse_unusable(shard_stats: Sequence[dict], nulls: Any) -> None:
+def refuse_unusable(shard_stats: Sequence[dict], nulls: Any, fillable: Sequence[str] = ()) -> None:
     """Refuse shards whose rows cannot be used under this ``nulls`` option.
+
+    Args:
+        fillable: Columns for whose NULLs the call could name what stands for them.
 
     Raises:
         NullInData: a column holds NULL, NaN or infinite values that are neither kept nor skipped.
@@ -26,7 +29,7 @@ def refuse_unusable(shard_stats: Sequence[dict], nulls: Any) -> None:
     """
     rows = sum(stats["rows"] for stats in shard_stats)
     skipped = sum(stats["skipped"] for stats in shard_stats)
-    _refuse_nulls(shard_stats, nulls, rows + skipped)
+    _refuse_nulls(shard_stats, nulls, rows + skipped, fillable)
     _refuse_negative_weights(shard_stats)
     _refuse_other_than_places(shard_stats, rows)
     if rows == 0 and skipped:
@@ -57,7 +60,7 @@ def refuse_other_shapes(shard_stats: Sequence[dict], encoders: dict) -> None:
                 )
 
 
-def _refuse_nulls(shard_stats: Sequence[dict], nulls: Any, rows: int) -> None:
+def _refuse_nulls(shard_stats: Sequence[dict], nulls: Any, rows: int, fillable: Sequence[str]) -> None:
     bad = {}
     for stats in shard_stats:
         for name, column in stats["columns"].items():
@@ -74,12 +77,13 @@ def _refuse_nulls(shard_stats: Sequence[dict], nulls: Any, rows: int) -> None:
         for name, counts in bad.items()
     )
     names = ", ".join('"%s"' % name for name in bad)
+    filled = next((name for name in bad if name in fillable), None)
     raise errors.NullInData(
         "%s %s NULL, NaN or infinite values"
         % ("column " + names if len(bad) == 1 else "columns " + names, "holds" if len(bad) == 1 else "hold"),
         detail=detail,
-        hint='Set the option "nulls" to "skip" to leave such rows out, '
-        'or say by column what stands for a NULL, such as {"age": {"value": 0}}.',
+        hint='Set the option "nulls" to "skip" to leave such rows out'
+        + ("." if filled is None else ', or say by column what stands for a NULL, such as {"%s": "indicator"}.' % filled),
     )
 
 
@@ -211,6 +215,21 @@ def refuse_unlike(name: Optional[str], shapes: Sequence[Tuple[str, Optional[List
             )
 
 
+def drawn_share(validation: Union[float, dict]) -> Optional[float]:
+    """The share of rows that are held out by a hash of their own values; None where something else decides, or nothing is held out."""
+    given = validation if isinstance(validation, dict) else {"fraction": validation}
+    if set(given) == {"folds", "fold"}:
+        return 1 / given["folds"]
+    return given["fraction"] or None if set(given) == {"fraction"} else None
+
+
+def by_group(validation: Union[float, dict], key: str) -> str:
+    """A sentence that says how rows that are alike are divided all the same; ``key`` is a column that tells rows apart."""
+    given = validation if isinstance(validation, dict) else {"fraction": validation}
+    shown = json.dumps({"validation": {"group": key, **given}}, ensure_ascii=False)
+    return "A column that tells rows apart divides them one by one: %s." % shown
+
+
 def refuse_empty_part(rows: int, train: int, validation: Union[float, dict]) -> None:
     """Refuse a run without training rows, or without those for validation that it asks for.
 
@@ -218,19 +237,25 @@ def refuse_empty_part(rows: int, train: int, validation: Union[float, dict]) -> 
         rows, train: Counts of rows.
         validation: The option.
     """
+    drawn = drawn_share(validation)
+    alike = "" if drawn is None else " Rows of the same values fall on one side together. " + by_group(validation, "…")
     if train == 0:
         raise errors.BadData(
             "no training rows are left",
-            detail="The source has %s; all fell into the validation part." % errors.counted(rows, "row"),
-            hint='Change the option "validation" so that it holds fewer rows out.',
+            detail="%s read; all fell into the validation part." % _were(rows),
+            hint='Change the option "validation" so that it holds fewer rows out.' + alike,
         )
     if validation and train == rows:
         shown = "fraction is %g" % validation if isinstance(validation, float) else "option is %s" % json.dumps(validation)
         raise errors.BadData(
             "no row fell into the validation part",
-            detail="The source has %s, the validation %s." % (errors.counted(rows, "row"), shown),
-            hint='Change the option "validation" so that it holds more rows out, or set it to 0.',
+            detail="%s read; the validation %s." % (_were(rows), shown),
+            hint='Change the option "validation" so that it holds more rows out, or set it to 0.' + alike,
         )
+
+
+def _were(rows: int) -> str:
+    return "%s %s" % (errors.counted(rows, "row"), "was" if rows == 1 else "were")
 
 
 def untrained_classes(label: dict) -> Optional[str]:

@@ -179,7 +179,7 @@ def holes(session):
 def test_rows_with_null_have_no_prediction(session, holes, target):
     table, run = holes
     assert predict(session, run, table, target, probabilities=True) == 16
-    assert "16 rows on 2 segments, 6 without prediction (a feature is NULL, NaN or infinite)" in session.notices[-1]
+    assert "16 rows on 2 segments, 6 without prediction (a feature is NULL, NaN, infinite or not readable)" in session.notices[-1]
     unknown = "select id from %s where prediction is null and probability is null and probabilities is null order by id"
     assert session.rows(unknown % target) == [(k,) for k in range(6)]
     assert session.rows("select count(*) from %s where prediction is not null" % target) == [(10,)]

@@ -187,9 +187,10 @@ def judging(plpy, gd: dict, run: str, source: str, options: dict, metrics: Calla
     try:
         segments.share_hosts()
         key = "evaluate " + run
-        loader = Loader(segments, table, fitted, key, options["nulls"], 1.0, options["memory"])
+        nulls = fitted.nulls if options["nulls"] is None else options["nulls"]
+        loader = Loader(segments, table, fitted, key, nulls, 1.0, options["memory"])
         stats = loader.load()
-        refusals.refuse_unusable(stats, options["nulls"])
+        refusals.refuse_unusable(stats, nulls)
         refusals.refuse_other_shapes(stats, encoders)
         segments.start()
         loader.encode(encoders)

@@ -17,6 +17,7 @@ from cerebro_udf.coordinator import (
     packed,
     per_column,
     programs,
+    remarks,
     search,
     validation,
     weights,
@@ -33,6 +34,7 @@ from cerebro_udf.coordinator.source import (
     describe_held,
     filtered,
     held_as,
+    keys,
     moment,
     refuse_other_kinds,
 )
@@ -68,6 +70,7 @@ class Call:
     table: Source
     options: run_options.Options
     seeded: bool  # whether the caller gave the seed
+    unnamed: bool  # whether the features are those that a table has
     engine: Engine
     shards: List[Shard]
 
@@ -90,6 +93,7 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str
         parsed.seed = random.SystemRandom().randrange(2**31)
     author = None if start.earlier is None or features != ["*"] else start.earlier["owner"]
     features = start.features(features)
+    unnamed = features == ["*"] and parsed.inputs is None
     learning = adapting.wanted(start.definition, parsed.search)
     if learning and isinstance(table, packed.Packed):
         raise NotSupported(
@@ -107,7 +111,7 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str
         for output in table.label_specs(parsed.labels(label)):
             if parsed.of_output(parsed.class_weight, output["output"]) is not None:
                 weights.refuse_other_tasks(output)
-    return Call(run, model, start, table, parsed, seeded, engine, sharded(plpy, engine, table, parsed, author))
+    return Call(run, model, start, table, parsed, seeded, unnamed, engine, sharded(plpy, engine, table, parsed, author))
 
 
 def refuse_null(label: Optional[str], features: Optional[List[str]], options: dict) -> None:
@@ -214,7 +218,7 @@ def fit(plpy, gd: dict, *arguments: Any) -> List[Row]:
                 definition=call.start.definition, label=call.table.label, features=call.table.features, options=call.options.to_json(),
             )  # fmt: skip
 
-        return _drive(plpy, pulse, ledger, segments, call.table, call.options, call.run, create)
+        return _drive(plpy, pulse, ledger, segments, call.table, call.options, call.run, create, unnamed=call.unnamed)
     finally:
         ledger.unlock()
         ledger.close()
@@ -290,12 +294,13 @@ def _refuse_other_run(former: dict, call: Call) -> None:
 
 
 def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source, options: run_options.Options, run: str,
-           take: Callable[[], None], began: bool = False) -> List[Row]:  # fmt: skip
+           take: Callable[[], None], began: bool = False, unnamed: bool = False) -> List[Row]:  # fmt: skip
     """Take the run, load, start, then loop to the end; whatever happens, leave segments idle and the run's state true.
 
     Args:
         take: Has the ledger create or claim the run.
         began: Whether the run has trained before, and so stays even if nothing of it can be read any more.
+        unnamed: Whether the features are those that the table has, since the call names none.
     """
     faults.reset(run)
     stays = began or not pulse.attended  # what nobody listens to has to be told of by the run itself
@@ -324,6 +329,8 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         rank = run_options.rank(options, any(held for _, held in rows))
         window = search.in_flight(options.search, len(rows)) if record["encoders"] is None else record["plan"]["in_flight"]
         if record["encoders"] is None:
+            if not isinstance(table, packed.Packed):
+                remark(plpy, table, options, encoders, stats, unnamed)
             for label in encoders["labels"]:
                 untrained = refusals.untrained_classes(label)
                 if untrained is not None:
@@ -362,6 +369,19 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         segments.rest()
         ledger.unlock()
     return ranked([shown(trial) for trial in loop.trials.values()], rank[1])
+
+
+def remark(plpy, table: Source, options: run_options.Options, encoders: dict, stats: List[dict], unnamed: bool) -> None:
+    """Say what may not be meant of the rows that have been read, and of the features that nobody has named."""
+    unique = keys(plpy, table)
+    if unnamed:
+        plpy.notice(remarks.taken(table.features))
+        for line in remarks.telling_rows_apart(table.features, encoders, stats, unique):
+            plpy.notice(line)
+    groups = [name for name in unique if table.types[name] in columns.TYPES and name not in (*table.labels, table.weight)]
+    held = remarks.held_out(options.validation, encoders, stats, next(iter(groups), None))
+    if held is not None:
+        plpy.notice(held)
 
 
 def _figures(stats: dict) -> dict:

@@ -140,6 +140,13 @@ def parse(options: Optional[dict], definition: dict) -> Options:
     """
     names = definitions.outputs(definition)
     readers = _READERS if len(names) == 1 else {**_READERS, **{key: ends.by_output(names, _BY_OUTPUT[key]) for key in _BY_OUTPUT}}
+    for key in options if isinstance(options, dict) else ():
+        if key not in readers and key in definitions.placeholders(definition):
+            raise InvalidArgument(
+                '"%s" is a placeholder of the model, not an option' % key,
+                None,
+                'Its values go into the search, one too: {"search": {"space": {"%s": [%s]}}}.' % (key, show(options[key])),
+            )
     parsed = Options(**_read(options, readers))
     ends.check(parsed.inputs, definition)
     ends.check_outputs(parsed.outputs, names)
@@ -180,9 +187,9 @@ def parse_evaluate(options: Optional[dict], **more: Any) -> Dict[str, Any]:
 
     Args:
         options: What the user wrote; None for none.
-        more: Defaults of the options that there are beside these.
+        more: Defaults of the options that there are beside these; ``nulls`` None: those of the run.
     """
-    defaults = {"trial": None, "segments": None, "nulls": "error", "memory": None, "filter": None, **more}
+    defaults = {"trial": None, "segments": None, "nulls": None, "memory": None, "filter": None, **more}
     parsed = {**defaults, **_read(options, {key: _JUDGING.get(key) or _READERS[key] for key in defaults})}
     if parsed.get("metrics") is not None:
         for metrics in parsed["metrics"].values() if isinstance(parsed["metrics"], dict) else [parsed["metrics"]]:

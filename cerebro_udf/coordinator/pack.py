@@ -69,6 +69,7 @@ def pack(plpy, gd: dict, source: str, target: str, label: Optional[str], feature
         loader = packed.loader(segments, table, parsed, target)
         stats = loader.load()
         encoders = loader.encoders(stats, [])
+        fit.remark(plpy, table, parsed, encoders, stats, features == ["*"] and parsed.inputs is None)
         loader.encode(encoders)
         header = _header(table, parsed, given, loader, encoders, tables, known, [shard.segment for shard in shards])
         staging.make(["data"])

@@ -77,7 +77,7 @@ def predict_table(plpy, gd: dict, run: str, source: str, target: str, key: List[
 def _left_out(counts: Dict[str, int]) -> str:
     parts = [(counts["unpredicted"], "without prediction"), (counts["skipped"], "skipped")]
     told = ", ".join("%d %s" % part for part in parts if part[0])
-    return told and ", %s (a feature is NULL, NaN or infinite)" % told
+    return told and ", %s (a feature is NULL, NaN, infinite or not readable)" % told
 
 
 def _refuse_unordered(plpy, table: Source, key: List[str]) -> None:

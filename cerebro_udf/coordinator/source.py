@@ -99,6 +99,14 @@ where l.pid = pg_catalog.pg_backend_pid() and l.locktype = 'relation'
 limit 1
 """
 
+# Columns each value of which is in one row, the primary key first.
+_KEYS = """
+select a.attname::text as name
+from pg_catalog.pg_index i join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0]
+where i.indrelid = $1::int8::oid and i.indisunique and i.indisvalid and i.indnatts = 1 and i.indpred is null and i.indexprs is null
+order by i.indisprimary desc, a.attnum
+"""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -260,6 +268,11 @@ def describe(plpy, source: str, features: Optional[List[str]], labels: Sequence[
             "COMMIT first.",
         )
     return table
+
+
+def keys(plpy, table: Source) -> List[str]:
+    """Columns that tell the table's rows apart, as its indexes hold them to, the primary key first."""
+    return [row["name"] for row in plpy.execute(plpy.prepare(_KEYS, ["int8"]), [table.oid])]
 
 
 def filtered(plpy, table: Source, text: Optional[str]) -> Source:

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from cerebro_udf import columns, sequences, sparse, tensors
+from cerebro_udf import columns, expressions, sequences, sparse, tensors
 from cerebro_udf import encoders as encoding
 from cerebro_udf.errors import InvalidArgument, NullArgument, TrialFailed, counted, nearest
 from cerebro_udf.segment import binary, network, reading, serving
@@ -91,7 +91,10 @@ class Predictor:
         if isinstance(values, dict):
             for name in names:
                 if name not in values:
-                    raise InvalidArgument('the row has no feature "%s"' % name, None, nearest(name, values))
+                    hint = nearest(name, values)
+                    if not expressions.names_column(name):
+                        hint = "It is an expression over a row: predict (select *, %s as %s)." % (name, columns.quoted(name))
+                    raise InvalidArgument('the row has no feature "%s"' % name, None, hint)
             return [values[name] for name in names]
         if len(names) == 1 and _is_bare(self._features[0], values):
             return [values]
@@ -199,9 +202,7 @@ def _column(feature: dict, values: List[Any], sql: Optional[str], read: Read) ->
     """Turn the JSON values of one feature into a raw column; ``sql`` is what the server has to read them by."""
     name = feature["name"]
     if "nulls" not in feature and any(value is None for value in values):
-        raise NullArgument(
-            'feature "%s" is null' % name, None, "Give it a value; the run was trained without NULLs."
-        )
+        raise NullArgument('feature "%s" is null' % name, None, _unusable(name))
     if feature["kind"] == "tokens":
         return [_tokens(feature, value, sql, read) for value in values]
     if feature["kind"] in binary.READERS:
@@ -229,7 +230,14 @@ def _column(feature: dict, values: List[Any], sql: Optional[str], read: Read) ->
 def _refuse_unusable(name: str, values: np.ndarray, nan: bool = True) -> None:
     """Refuse what a row of a table could not be trained or predicted with either."""
     if reading.out_of_range(values, nan) is not None:
-        raise NullArgument('feature "%s" is NULL, NaN or infinite' % name, None, "The run was trained without such values.")
+        raise NullArgument('feature "%s" is NULL, NaN or infinite' % name, None, _unusable(name))
+
+
+def _unusable(name: str) -> str:
+    return (
+        "Leave such rows out by a condition or a case, or take cerebro.predict_table, which writes NULL for them. "
+        'A run with the option {"nulls": {"%s": …}} that says what stands for NULL takes them.' % name
+    )
 
 
 def _numbers(name: str, values: List[Any], shown: Any, wanted: str) -> np.ndarray:
@@ -314,7 +322,9 @@ def _steps(feature: dict, value: Any) -> np.ndarray:
     kept = found[sequences.places(len(found), feature["sequence"])[0]] if found.ndim else found
     if not found.size or _has_null(value) or reading.out_of_range(kept) is not None:
         raise NullArgument(
-            'feature "%s" is empty, or holds NULL, NaN or infinite values' % name, None, "The run was trained without such rows."
+            'feature "%s" is empty, or holds NULL, NaN or infinite values' % name,
+            None,
+            "Leave such rows out by a condition or a case, or take cerebro.predict_table, which writes NULL for them.",
         )
     if found.shape[1:] != (width,) and (width > 1 or found.ndim > 1):
         raise InvalidArgument(

@@ -193,6 +193,13 @@ def test_optimizer_loss_and_metrics_are_checked_here():
         assert "Did you mean" in info.value.hint
 
 
+def test_a_placeholder_given_as_an_option_is_told_where_it_goes():
+    with pytest.raises(InvalidArgument) as caught:
+        o.parse({"units": 8}, VARIED)
+    assert caught.value.message == '"units" is a placeholder of the model, not an option'
+    assert '{"search": {"space": {"units": [8]}}}' in caught.value.hint
+
+
 def test_a_placeholder_needs_an_axis():
     for search in (None, {"space": {"learning_rate": [0.1]}}):
         with pytest.raises(InvalidArgument) as info:
@@ -312,7 +319,7 @@ def test_an_unknown_metric_asks_for_the_direction():
 
 
 def test_options_of_evaluate():
-    assert o.parse_evaluate(None) == {"trial": None, "segments": None, "nulls": "error", "memory": None, "filter": None}
+    assert o.parse_evaluate(None) == {"trial": None, "segments": None, "nulls": None, "memory": None, "filter": None}
     assert o.parse_evaluate({"trial": 3.0, "nulls": "skip"})["trial"] == 3
     for wrong in ({"epochs": 1}, {"trial": -1}, {"trial": "1"}, []):
         with pytest.raises(InvalidArgument):
