@@ -195,6 +195,12 @@ class RunNotDone(CerebroError):
     sqlstate = "ML004"
 
 
+class AllTrialsFailed(CerebroError):
+    """No trial of a run is left; each has its own reason."""
+
+    sqlstate = "ML005"
+
+
 class ClientGone(CerebroError):
     """The client that asked for this statement has closed its connection."""
 

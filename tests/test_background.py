@@ -309,6 +309,7 @@ def test_time_that_runs_out_while_first_states_are_made_sends_no_visit(lab):
     rows = lab.session.rows(fit, run, lab.table.name, model, json.dumps(options))
     assert rows == [(0, None, "running")] == lab.ask("select trial, metric, state from cerebro.wait(%s)", run)
     assert lab.shown(run) == ("done", None, {"stopped": "time_limit"}) and not outcome.visits(lab.cluster, run)
+    assert any("time_limit is over, before anything was trained" in notice for notice in lab.session.notices)
     options.update(if_exists="resume", time_limit="1 h")
     assert lab.session.rows(fit, run, lab.table.name, model, json.dumps(options))[0][2] == "done"
     assert lab.shown(run) == ("done", None, None) and lab.visits(run) > 0

@@ -291,7 +291,7 @@ def test_nulls_nans_and_infinities_are_summed_over_the_segments(session, model):
     assert error == Refusal(
         "22004", 'columns "a", "b" hold NULL, NaN or infinite values',
         'Column "a": 2 NULL, 1 NaN, 0 infinite of 90 rows. Column "b": 0 NULL, 0 NaN, 2 infinite of 90 rows.',
-        'Set the option "nulls" to "skip" to leave such rows out, or say by column what stands for a NULL, such as {"age": {"value": 0}}.',
+        'Set the option "nulls" to "skip" to leave such rows out, or say by column what stands for a NULL, such as {"a": "indicator"}.',
     )  # fmt: skip
     run = session.fit(table, model, "label", nulls="skip")
     trained = session.rows("select sum(rows) from cerebro.visit where run = %s and phase = 'train'", run)
@@ -408,9 +408,36 @@ def test_impossible_configuration_fails_alone_with_the_reason(session, good):
 def test_too_few_units_for_the_classes_is_told_as_such(session):
     table = session.sharded({"a": "real", "label": "integer"}, [(k, k % 3) for k in range(30)])
     model = session.model({"layers": [{"Dense": {"units": 2, "activation": "softmax"}}]})
-    row = session.rows(*_flat(session.call(table, model, "label", ["a"])))[0]
-    assert row[4] == "failed"
-    assert re.search(r"\b2\b", row[5]) and re.search(r"\b3\b", row[5]) and "class" in row[5]
+    statement, values = session.call(table, model, "label", ["a"])
+    with pytest.raises(psycopg.Error) as caught:
+        session.rows(statement, *values)
+    told = caught.value.diag.message_primary
+    assert re.search(r"\b2\b", told) and re.search(r"\b3\b", told) and "class" in told
+    poll_until(session.cluster.idle_backends)
+
+
+def test_a_run_all_of_whose_trials_have_failed_has_failed_and_stays_so(session):
+    """Also when it is resumed, or waited for; it makes room for another only if told to."""
+    table = session.sharded({"a": "real", "y": "real"}, [(k, 3 * k) for k in range(30)])
+    options = {"optimizer": "sgd", "batch_size": 2, "search": {"space": {"learning_rate": [1e10, 1e20]}}}
+    statement, values = session.call(table, session.model(LINE), "y", ["a"], **options)
+    run = values[0]
+    told = []
+    for call, given in (
+        (statement, values), ("select * from cerebro.resume(%s)", [run]), ("select * from cerebro.wait(%s)", [run]),
+    ):
+        with pytest.raises(psycopg.Error) as caught:
+            session.rows(call, *given)
+        told.append(Refusal.of(caught.value))
+        assert told[-1].sqlstate == "ML005" and "diverged: the training loss of epoch 1 is NaN or infinite" in told[-1].message
+        assert '"learning_rate": 10000000000' in told[-1].detail and '{"if_exists": "replace"}' in told[-1].hint
+        assert session.rows("select state from cerebro.run where run = %s", run) == [("failed",)]
+    assert told[0] == told[1]
+    assert [row[0] for row in session.rows("select state from cerebro.trial where run = %s", run)] == ["failed"] * 2
+    assert len(session.rows(told[0].hint.split("; ")[1])) == 2
+    session.fit(table, session.model(LINE), "y", ["a"], run=run, if_exists="replace")
+    assert session.rows("select state from cerebro.run where run = %s", run) == [("done",)]
+    poll_until(session.cluster.idle_backends)
 
 
 # ---- definitions

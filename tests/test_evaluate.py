@@ -71,7 +71,16 @@ def test_replacing_a_run_leaves_others_alone_whatever_their_names(session, table
 
 
 def test_run_of_which_every_trial_failed_says_so_when_it_is_used(session, table):
-    run = session.fit(table, session.model({"layers": [{"Dense": {"units": 1}}, {"Reshape": {"target_shape": [7]}}]}), "label")
+    model = session.model({"layers": [{"Dense": {"units": 1}}, {"Reshape": {"target_shape": [7]}}]})
+    statement, values = session.call(table, model, "label")
+    with pytest.raises(psycopg.Error, match="every trial of run .* has failed, its only one: .*target_shape"):
+        session.conn.execute(statement, values)
+    run = values[0]
+    assert session.rows("select 1 from cerebro.run where run = %s", run) == [], "it has made no visit"
+    session.conn.execute(statement.replace("* from cerebro.fit", "cerebro.submit"), values)
+    with pytest.raises(psycopg.Error, match="has failed") as caught:
+        session.conn.execute("select cerebro.wait(%s)", [run])
+    assert caught.value.sqlstate == "ML005"
     error = session.error("select cerebro.predict(%s, array[1, 2])", run)
     assert error.sqlstate == "55000" and error.detail.startswith("The first one failed: ") and "cerebro.trial" in error.hint
 

@@ -324,11 +324,18 @@ def test_model_that_diverged_gives_null_and_no_class(session):
     values, table = points(), {**POINTS, "number": "double precision"}
     deep = {"layers": [{"Dense": {"units": 8}}] * 4 + [{"Dense": {"units": "$classes"}}]}
     table = session.sharded(table, {**values, "number": values["a"] * 1e30})
-    run = session.fit(table, session.model(LINE), "number", ["a", "b"], optimizer="sgd", learning_rate=1000, epochs=2)
+
+    def diverged(*arguments, **options):
+        run = session.name()
+        with pytest.raises(psycopg.Error, match="diverged"):
+            session.fit(table, *arguments, run=run, optimizer="sgd", learning_rate=1000, epochs=2, **options)
+        return run
+
+    run = diverged(session.model(LINE), "number", ["a", "b"])
     row = "array[1, -1]"
     assert session.rows("select cerebro.predict(%%s, %s)" % row, run) == [({"value": None},)]
     assert not np.isfinite(session.rows("select cerebro.predict_value(%%s, %s)" % row, run)[0][0])
-    run = session.fit(table, session.model(deep), "label", ["a", "b"], optimizer="sgd", learning_rate=1000, batch_size=2, epochs=2)
+    run = diverged(session.model(deep), "label", ["a", "b"], batch_size=2)
     unknown = {"false": None, "true": None}
     assert session.rows("select cerebro.predict_probabilities(%%s, %s)" % row, run) == [(unknown,)]
     assert session.rows("select cerebro.predict(%%s, %s)" % row, run) == [({"class": None, "probabilities": unknown},)]

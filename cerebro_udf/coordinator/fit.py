@@ -44,6 +44,7 @@ from cerebro_udf.coordinator.trials import Maker, shown
 from cerebro_udf.engines import engine_for
 from cerebro_udf.engines.base import Engine, Shard
 from cerebro_udf.errors import (
+    AllTrialsFailed,
     AlreadyExists,
     ClientGone,
     InUse,
@@ -354,6 +355,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
             lambda number: loader.again(number, stats[number], encoders), progress,
         )  # fmt: skip
         loop.go(trials, history)
+        _refuse_all_failed(plpy, run, loop, stays or ledger.replaced or loop.visits.began)
         ledger.end("done", None, {"stopped": "time_limit"} if loop.out_of_time else None)
         ledger.flush()
     except BaseException as error:
@@ -369,6 +371,26 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         segments.rest()
         ledger.unlock()
     return ranked([shown(trial) for trial in loop.trials.values()], rank[1])
+
+
+def _refuse_all_failed(plpy, run: str, loop: Loop, stays: bool) -> None:
+    """A run of which no trial is left has failed; ``stays`` says whether it is kept, with its trials.
+
+    Raises:
+        AllTrialsFailed: with the reason of the first trial.
+    """
+    failed = [loop.trials[number] for number in sorted(loop.trials) if loop.trials[number].status == "failed"]
+    if loop.out_of_time or not failed or len(failed) < len(loop.trials):
+        return
+    hint = "Correct the model, the options or the data, and call fit again."
+    if stays:
+        shown = "select trial, params, error from cerebro.trial where run = %s; shows each." % plpy.quote_literal(run)
+        hint = 'Correct the model, the options or the data, and begin anew with the option {"if_exists": "replace"}; ' + shown
+    raise AllTrialsFailed(
+        'every trial of run "%s" has failed, %s: %s' % (run, "the first" if len(failed) > 1 else "its only one", failed[0].error),
+        "%s had params %s." % ("Trial %d of %d" % (failed[0].number, len(failed)), json.dumps(failed[0].params)),
+        hint,
+    )
 
 
 def remark(plpy, table: Source, options: run_options.Options, encoders: dict, stats: List[dict], unnamed: bool) -> None:

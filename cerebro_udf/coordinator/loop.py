@@ -73,6 +73,7 @@ class Loop:
         """
         self._progress.details = self._details
         self._take_up(trials, history)
+        made_before = self.visits.count
         self._ask()
         self._notice_begin()
         while self._more() or any(link.busy for link in self._links):
@@ -86,7 +87,8 @@ class Loop:
         self.out_of_time = self._unfinished()
         if self.out_of_time:
             self._plpy.notice(
-                'run "%s": time_limit is over; cerebro.resume goes on with what is unfinished, for as long again' % self._run["name"]
+                'run "%s": time_limit is over%s; cerebro.resume goes on with what is unfinished, for as long again'
+                % (self._run["name"], ", before anything was trained" if self.visits.count == made_before else "")
             )
         self._ledger.flush()
         faults.reach(self._plpy, "before-done", self._run["name"])

@@ -151,7 +151,7 @@ def test_values_at_the_edge_are_taken(key, value):
 
 
 @pytest.mark.parametrize(
-    "key, hint", [("epoch", "epochs"), ("batchsize", "batch_size"), ("Seed", "seed"), ("xyz", "epochs")]
+    "key, hint", [("epoch", "epochs"), ("batchsize", "batch_size"), ("Seed", "seed"), ("EPOCHS", "epochs"), ("xyz", "epochs")]
 )
 def test_an_unknown_option_gets_the_nearest_one(key, hint):
     with pytest.raises(InvalidArgument) as info:
