@@ -222,8 +222,8 @@ def task_of(label: dict) -> str:
         fitting = "an array of booleans, or of 0 and 1" if task == MULTI_LABEL else "a column of numbers"
         message, hint = 'label "%s" cannot be used for %s' % (name, task), 'Leave the option "task" out, or use %s.' % fitting
     if known.quantity in ("moment", "time"):
-        since = "" if known.quantity == "time" else " - extract(epoch from date '2026-01-01')"
-        hint = "An expression makes it a number, of seconds: 'extract(epoch from %s)%s'." % (quoted(name), since.replace("'", "''"))
+        since, constant = ("", "") if known.quantity == "time" else (" since 2026-01-01", " - 1767225600")
+        hint = "An expression makes it a number, of seconds%s: (extract(epoch from %s)%s)." % (since, quoted(name), constant)
     elif known.quantity == "interval":
         hint = "Make it text or a whole number by an expression."
     elif base(type_) not in TYPES:

@@ -408,12 +408,8 @@ def test_impossible_configuration_fails_alone_with_the_reason(session, good):
 def test_too_few_units_for_the_classes_is_told_as_such(session):
     table = session.sharded({"a": "real", "label": "integer"}, [(k, k % 3) for k in range(30)])
     model = session.model({"layers": [{"Dense": {"units": 2, "activation": "softmax"}}]})
-    statement, values = session.call(table, model, "label", ["a"])
-    with pytest.raises(psycopg.Error) as caught:
-        session.rows(statement, *values)
-    told = caught.value.diag.message_primary
-    assert re.search(r"\b2\b", told) and re.search(r"\b3\b", told) and "class" in told
-    poll_until(session.cluster.idle_backends)
+    told = session.refused(table, model, "label", ["a"])
+    assert told.sqlstate == "ML005" and "the model has 2 output units, the label has 3 classes" in told.message and told.hint
 
 
 def test_a_run_all_of_whose_trials_have_failed_has_failed_and_stays_so(session):

@@ -10,7 +10,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
-import psycopg
 import pytest
 
 from tests import outcome
@@ -144,9 +143,8 @@ def test_two_series_for_an_lstm_are_stacked_or_the_model_says_how(session):
     run = session.fit(table, lstm, "label", ["jan", "feb"], inputs={"series": {"columns": ["jan", "feb"], "stack": -1}})
     shape = "select encoders #> '{model,inputs,0,numbers}', (select state from cerebro.trial t where t.run = r.run) from cerebro.run r"
     assert session.rows(shape + " where run = %s", run) == [([50, 2], "done")]
-    flat = session.fit(table, lstm, "label", ["jan", "feb"])
-    ((error,),) = session.rows("select error from cerebro.trial where run = %s", flat)
-    assert "expects rows of shape [50, 2], the features have shape [100]" in error and '"stack"' in error
+    told = session.refused(table, lstm, "label", ["jan", "feb"]).message
+    assert "expects rows of shape [50, 2], the features have shape [100]" in told and '"stack"' in told
 
 
 def test_inputs_that_do_not_fit_are_refused_before_anything_starts(session, fitted):
@@ -233,6 +231,5 @@ def test_array_labels_that_do_not_fit_are_refused(session, arrays):
     assert session.refused(ragged, line, "n", ["x"]).sqlstate == "22000"
     assert session.refused(arrays.table, line, "y", ["x"], task="classification").sqlstate == "0A000"
     assert "label \"x\" is among" in session.refused(ragged, line, "x", ["x"]).message
-    with pytest.raises(psycopg.Error) as caught:
-        session.fit(arrays.table, line, "y", ["x"])
-    assert "[2]" in caught.value.diag.message_primary and "[3]" in caught.value.diag.message_primary
+    told = session.refused(arrays.table, line, "y", ["x"]).message
+    assert "[2]" in told and "[3]" in told
