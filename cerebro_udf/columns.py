@@ -237,8 +237,8 @@ def counts_seconds(name: str) -> bool:
 
 
 def encodes(label: dict) -> bool:
-    """Whether a label may have an encoder for numbers: an array of quantities."""
-    return label["type"].endswith("[]") and task_of(label) == REGRESSION
+    """Whether a label may have an encoder for numbers: it holds quantities."""
+    return task_of(label) == REGRESSION
 
 
 def quoted(name: str) -> str:

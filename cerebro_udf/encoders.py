@@ -22,8 +22,8 @@ A stored encoders object (JSON, floats survive the round trip)::
                    "sparse": {"size": 50000, "values": "counts" (a column, where indices alone are not all)}}],
      "labels": [{"name": "late", "type": "boolean", "task": "classification", "classes": [false, true],
                "counts": [600, 200] (of training rows), "weights": [..] (only if classes are weighted);
-               of an array "shape": [3], and if it is encoded "encoder": "standardize", "mean": [..], "scale": [..]}, ..] (of
-               each output, in the order of their names),
+               of an array "shape": [3], and if quantities are encoded "encoder": "standardize", "mean": [..], "scale": [..]}, ..]
+               (of each output, in the order of their names),
      "inputs": [{"name": null, "features": ["distance", "carrier", ..], "stack": null},
                 {"name": "series" (an Input layer of the model), "features": ["jan", "feb"], "stack": -1}, ..],
      "model": {"inputs": [{"name": null, "numbers": [12] or null,
@@ -66,7 +66,7 @@ def merge(
 
     Args:
         features: Column specs ``{"name", "type", "kind", "encoder", "nulls" (where they are kept)}``, in feature order.
-        labels: ``{"name", "type", "task", "output" (its name; None of a single one), "encoder" (of an array that is encoded)}`` of
+        labels: ``{"name", "type", "task", "output" (its name; None of a single one), "encoder" (of quantities)}`` of
             each output, in the order of their names.
         shard_stats: ``segment.shard.Shard.stats()`` of every shard, in shard order.
         nulls: The option of that name; rows with NULL, NaN or infinite values that are not kept are an error or already

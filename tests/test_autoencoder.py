@@ -179,9 +179,9 @@ def test_an_encoder_that_does_not_fit_a_label_is_refused(session, rows, fitted):
     assert (error.sqlstate, error.message, error.hint) == (
         "22023", 'encoder "sequence" does not fit column "x"', "It is a label. Use one of: standardize, minmax, none."
     )  # fmt: skip
-    error = session.refused(table, rows.model, "row", ["x"], encoders={"row": "standardize"}, task="regression")
+    error = session.refused(table, rows.model, "row", ["x"], encoders={"row": "standardize"})
     assert (error.sqlstate, error.message) == ("22023", 'option encoders names "row", which is not a feature')
-    assert error.detail == "It is a label, and only an array for regression may have an encoder."
+    assert error.detail == "It is a label, and only one for regression may have an encoder."
     ragged = session.sharded({"x": "real[]", "row": "integer"}, [[[1.0, 2.0], 1], [[3.0], 2]], [2])
     error = session.refused(ragged, rows.model, "x", ["row"])
     assert (error.sqlstate, error.message) == ("2202E", 'segment "segment_1": the arrays of column "x" differ in shape')

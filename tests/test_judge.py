@@ -6,10 +6,15 @@ And what `explain_fit` says of a run before it begins, and that it begins none.
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 from pathlib import Path
 
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
 import numpy as np
 import pytest
 
@@ -109,17 +114,61 @@ def test_class_report_is_that_of_single_predictions(session, table, run):
         assert f1_from(threshold - 1e-6) == pytest.approx(best)
 
 
-def test_residuals_are_picked_as_percentile_disc_picks_them(session, lines):
-    table, run = lines
-    residual = "y - cerebro.predict_value(%%s, array[a, b])::real as r from %s" % table.name
+@pytest.fixture(scope="module")
+def scaled(session):
+    """Prices in the thousands, their run on standardized ones, packed or not."""
+    random = np.random.default_rng(8)
+    a, b = random.normal(size=(2, ROWS)).round(3)
+    table = session.sharded({"a": "real", "b": "real", "y": "numeric"}, {"a": a, "b": b, "y": (5e6 + 900 * a).round(2)}, sizes=[60, 30])
+    packed, model = session.name("packed"), session.model(LINE)
+    pack = "select cerebro.pack(%s::text::regclass, %s, 'y', '{a,b}', %s::jsonb)"
+    shaping = {"encoders": {"y": "standardize"}, "validation": 0, "seed": 7}
+    session.rows(pack, table.name, packed, json.dumps(shaping))
+    options = {"epochs": 6, "batch_size": 8, "learning_rate": 0.1}
+    runs = [session.fit(table, model, "y", **options, encoders=shaping["encoders"]), session.fit(packed, model, "y", **options)]
+    return table, runs
+
+
+def test_a_number_to_be_predicted_is_scaled_while_it_is_learnt_and_told_in_its_own_units(session, scaled, tmp_path):
+    table, runs = scaled
+    y, rows = (np.array(session.rows("select %s from %s order by a, b" % (what, table.name)), np.float64) for what in ("y", "a, b"))
+    values = []
+    for run in runs:
+        call = "select cerebro.predict_value(%%s, array[a, b]) from %s order by a, b" % table.name
+        values.append(np.array(session.rows(call, run))[:, 0])
+        assert np.abs(values[-1] - y[:, 0]).max() < 900, "unscaled a line does not come near in six epochs"
+        off = (values[-1] - y[:, 0]) / y.std()
+        found = dict(judged(session, "evaluate", run, table))
+        assert found["mae"] == pytest.approx(np.abs(off).mean(), rel=1e-3)
+        residual = judged(session, "residuals", run, table, quantiles=[0, 1])
+        np.testing.assert_allclose([line[1] for line in residual], np.sort(y[:, 0] - values[-1])[[0, -1]], atol=0.01)
+        target = session.name("scored")
+        session.rows("select cerebro.predict_table(%s, %s::text::regclass, %s, '{a,b}')", run, table.name, target)
+        scored = session.rows("select prediction from %s order by a, b" % target)
+        np.testing.assert_allclose(np.array(scored)[:, 0], values[-1], rtol=1e-7)
+        path = tmp_path / (run + ".keras")
+        path.write_bytes(session.rows("select cerebro.export_model(%s)", run)[0][0])
+        archive = keras.models.load_model(path, safe_mode=True)
+        told = archive({name: keras.ops.convert_to_tensor(rows[:, [n]], "float64") for n, name in enumerate("ab")}, training=False)
+        np.testing.assert_allclose(np.asarray(told)[:, 0], values[-1], rtol=2e-7)
+    np.testing.assert_array_equal(*values)
+
+
+def test_residuals_are_picked_as_percentile_disc_picks_them(session, lines, scaled):
+    assert_picked(session, *lines)
+    assert_picked(session, scaled[0], scaled[1][0], "", atol=0.01)
+
+
+def assert_picked(session, table, run, type_="::real", atol=1e-5):
+    residual = "(y - cerebro.predict_value(%%s, array[a, b])%s)::real as r from %s" % (type_, table.name)
     call = "select array_agg(r), array_agg(abs(r)) from (select %s) x" % residual
     plain, absolute = (np.sort(np.array(values, np.float32)) for values in session.rows(call, run)[0])
     quantiles = [0.0, 0.1, 0.5, 0.9, 1.0]
     at = [max(0, int(np.ceil(q * ROWS)) - 1) for q in quantiles]
     found = judged(session, "residuals", run, table, quantiles=quantiles[::-1])
     assert [line[0] for line in found] == quantiles
-    np.testing.assert_allclose([line[1] for line in found], plain[at], atol=1e-5)
-    np.testing.assert_allclose([line[2] for line in found], absolute[at], atol=1e-5)
+    np.testing.assert_allclose([line[1] for line in found], plain[at], atol=atol)
+    np.testing.assert_allclose([line[2] for line in found], absolute[at], atol=atol)
 
 
 def test_evaluate_takes_metrics_that_the_run_was_not_trained_with(session, table, run):

@@ -173,9 +173,11 @@ def test_predict_table_is_what_numpy_says(session, fitted):
 
 def test_evaluate_is_what_numpy_says(session, fitted):
     query = "select * from cerebro.evaluate(%s, %s::text::regclass, %s::jsonb)"
-    error = session.error(query, fitted.run, fitted.table.name, "{}")
+    error = session.error(query, fitted.run, fitted.table.name, '{"nulls": "error"}')
     assert error.sqlstate == "22004" and error.detail.startswith('Column "sure": 6 NULL') and "told" not in error.detail
-    found = dict(session.rows(query, fitted.run, fitted.table.name, '{"nulls": "skip"}'))
+    assert error.hint == 'Set the option "nulls" to "skip" to leave such rows out.'
+    found = dict(session.rows(query, fitted.run, fitted.table.name, "{}"))
+    assert found == dict(session.rows(query, fitted.run, fitted.table.name, '{"nulls": "skip"}')), "the run's own are the default"
     labels = np.array([("down", "up").index(fitted.rows[n]["label"]) for n in fitted.known])
     assert found["loss"] == pytest.approx(-np.log(fitted.probabilities[np.arange(len(labels)), labels]).mean(), rel=1e-5)
     query = "select feature from cerebro.importance(%s, %s::text::regclass, %s::jsonb)"

@@ -337,7 +337,7 @@ NONSENSE = {
     ],
     "scores": [("most", [*WHOLE, 0])],
     "count": [("edges", [*LIST, [1], [["1"]]])],
-    "ranks": [("halves", [*LIST, [], [None], [1, 1], [[2**16], None]])],
+    "ranks": [("halves", [*LIST, [], [None], [1, 1], [[2**16], None]]), ("scale", ["1", None])],
     "survey": [("step", [*TEXT, "other"]), ("schemas", [*LIST, [1]]), ("coordinator", TEXT)],
     "make": [
         ("schema", TEXT), ("carried", [*LIST, [1]]), ("added", [*LIST, [1], [["a"]]]), ("mark", [*TEXT, "none"]),
@@ -380,7 +380,7 @@ def sensible(worker, step: str) -> dict:
         "accumulate": {**judging, "feature": {"number": 0, "places": [PLACE]}, "repeats": 1, "seed": 7},
         "scores": {**judging, "most": 8},
         "count": {**judging, "edges": [[0.0]]},
-        "ranks": {**judging, "halves": [None, None]},
+        "ranks": {**judging, "halves": [None, None], "scale": 1.0},
         "survey": {"step": step, "schemas": ["worker"], "coordinator": "none"},
         "make": {"step": step, "schema": "worker", "carried": ["a"], "added": [["p", "real"]], "external": [], "mark": mark,
                  "parts": [{"name": "made", "relation": worker.relation, "columns": {"a": "a"}, "like": None}]},

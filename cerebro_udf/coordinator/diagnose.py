@@ -73,16 +73,20 @@ def residuals(plpy, gd: dict, run: str, source: str, options: dict) -> List[Tupl
         wanted = sorted(set(parsed["quantiles"]))
         if not rows:
             return [(quantile, None, None) for quantile in wanted]
-        plain, absolute = _select(judge, [curves.rank(quantile, rows) for quantile in wanted])
+        scale = _label(judge.record, parsed["output"]).get("scale", [1.0])[0]
+        plain, absolute = _select(judge, [curves.rank(quantile, rows) for quantile in wanted], scale)
     return list(zip(wanted, plain, absolute))
 
 
-def _select(judge: Judge, ranks: List[int]) -> List[List[float]]:
-    """Find the residuals of these ranks, and the absolute ones, by counting the upper halves of their bits, then the lower."""
-    first = [report["counts"] for report, _ in judge.ask("ranks", halves=[None, None])]
+def _select(judge: Judge, ranks: List[int], scale: float) -> List[List[float]]:
+    """Find the residuals of these ranks, and the absolute ones, by counting the upper halves of their bits, then the lower.
+
+    ``scale`` is what one unit of the encoded label is in its own.
+    """
+    first = [report["counts"] for report, _ in judge.ask("ranks", halves=[None, None], scale=scale)]
     uppers = [curves.find(curves.total([shard[kind] for shard in first]), ranks) for kind in (0, 1)]
     halves = [sorted({upper for upper, _ in found}) for found in uppers]
-    second = [report["counts"] for report, _ in judge.ask("ranks", halves=halves)]
+    second = [report["counts"] for report, _ in judge.ask("ranks", halves=halves, scale=scale)]
     selected = []
     for kind, found in enumerate(uppers):
         lowers = {upper: curves.total([shard[kind][str(upper)] for shard in second]) for upper in halves[kind]}

@@ -177,7 +177,7 @@ def check_encoders(encoders: Dict[str, Any], types: Dict[str, str], features: It
         encoders: What :func:`read_encoders` returned.
         types: Of the columns.
         features: Their names.
-        labels: Their specifications; an array of quantities may have an encoder for numbers, which is the feature's if it is one too.
+        labels: Their specifications; one of quantities may have an encoder for numbers, which is the feature's if it is one too.
 
     Raises:
         InvalidArgument: a column that is neither, whose type cannot have such an encoder, or that needs one.
@@ -194,7 +194,7 @@ def check_encoders(encoders: Dict[str, Any], types: Dict[str, str], features: It
         of_label = [label for label in labels if label["name"] == column]
         encoded = any(map(columns.encodes, of_label))
         if column not in features and not encoded:
-            detail = "It is a label, and only an array for regression may have an encoder." if of_label else None
+            detail = "It is a label, and only one for regression may have an encoder." if of_label else None
             raise InvalidArgument('option encoders names "%s", which is not a feature' % column, detail, nearest(column, features))
         fitting = columns.NUMBER_ENCODERS if encoded else columns.encoders_of(types[column])
         if columns.encoder_name(encoder) not in fitting:

@@ -210,13 +210,13 @@ def _count(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answer:
 
 
 def _ranks(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answer:
-    """Count residuals, label minus prediction, by the upper or lower half of their 32 bits in ascending order.
+    """Count residuals, label minus prediction, times ``spec["scale"]``, by the upper or lower half of their 32 bits in ascending order.
 
     ``spec["halves"]``: for the residuals and for their absolute values each, None to count by the upper half, else the upper
     halves of which to count by the lower one. Counts are ``{number: rows}`` or ``{upper: {lower: rows}}``.
     """
     _refuse_unpredicted(judged, "regression")
-    residuals = (judged.arrays[judged.label] - judged.outputs)[~np.isnan(judged.outputs)]
+    residuals = (judged.arrays[judged.label] - judged.outputs)[~np.isnan(judged.outputs)] * np.float32(spec["scale"])
     counts = []
     for values, uppers in zip((residuals, np.abs(residuals)), spec["halves"]):
         pulse()
@@ -250,7 +250,7 @@ _TAKES = {
     "predict": specs.fields(output=specs.whole()),
     "scores": specs.fields(most=specs.whole(1)),
     "count": specs.fields(edges=specs.many(specs.many(specs.number))),
-    "ranks": specs.fields(halves=specs.many(specs.maybe(specs.many(specs.whole(0, 2**16 - 1))), 2, 2)),
+    "ranks": specs.fields(halves=specs.many(specs.maybe(specs.many(specs.whole(0, 2**16 - 1))), 2, 2), scale=specs.number),
 }  # fmt: skip
 _STEPS = {
     "accumulate": _accumulate, "summarize": _summarize, "predict": _predict, "scores": _scores, "count": _count, "ranks": _ranks,
