@@ -237,6 +237,11 @@ def counted(count: int, noun: str) -> str:
     return "%d %s%s" % (count, noun, "" if count == 1 else "s")
 
 
+def other(option: str) -> str:
+    """``another loss``, ``other features``."""
+    return ("other " if option.endswith("s") and option != "loss" else "another ") + option
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Say which known word was probably meant.
 

@@ -17,7 +17,7 @@ import pytest
 from scripts import cluster as embedded
 from tests import requirements as requires
 from tests.cluster import ADMIN, ROLE, poll_until
-from tests.session import LOGIT, POINTS, QUICK, Database, Refusal, points, refusal
+from tests.session import LINE, LOGIT, POINTS, QUICK, Database, Refusal, points, refusal
 from tests.tables import quoted
 
 LOCK_CLASS = 1128616514  # first key of the advisory lock that the driver of a run holds

@@ -58,7 +58,7 @@ def test_resume_by_if_exists_refuses_a_run_that_began_otherwise(session, table, 
     statement, values = session.call(table, model, "label", **named)
     assert len(session.rows(statement, *values)) == 1
     error = session.refused(table, model, "label", **{**named, "epochs": 20})
-    assert (error.sqlstate, error.message) == ("22023", 'run "%s" exists with another epochs' % run)
+    assert (error.sqlstate, error.message) == ("22023", 'run "%s" exists with other epochs' % run)
     assert json.loads(error.detail.split("with ")[1].rstrip(".")) == 2
 
 

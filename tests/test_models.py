@@ -374,7 +374,7 @@ def test_a_search_may_vary_what_does_not_shape_the_weights(session, nightly):
         ({"features": ["a"]}, "22023", "trained on other features"),
         ({"model": {"layers": [{"Dense": {"units": 4}}, {"Dropout": {"rate": 0.5}}, {"Dense": {"units": 2}}]}}, "22023", "other weights"),
         ({"search": {"space": {"units": [3, 5]}}}, "22023", 'the search varies "units"'),
-        ({"encoders": {"t": "embedding"}}, "22023", "another encoders"),
+        ({"encoders": {"t": "embedding"}}, "22023", "other encoders"),
         ({"task": "regression"}, "22023", "another task"),
         ({"label": "t", "features": ["*"]}, "22023", "another label"),
         ({"labels": "maybe"}, "22000", "never seen"),

@@ -368,7 +368,7 @@ def test_a_run_of_several_outputs_begins_from_another(session, several):
     ((then,),) = session.rows("select encoders -> 'labels' from cerebro.run where run = %s", earlier)
     assert [label["name"] for label in now] == [label["name"] for label in then]
     error = session.refused(several.table, several.models["list"], None, ["a", "b"], outputs={**OUTPUTS, "size": "size"}, init_from=earlier)
-    assert error.sqlstate == "22023" and "another outputs" in error.message
+    assert error.sqlstate == "22023" and "other outputs" in error.message
 
 
 def test_a_single_output_may_be_named_by_the_option(session, several):

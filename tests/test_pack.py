@@ -12,6 +12,7 @@ import numpy as np
 import psycopg
 import pytest
 
+from cerebro_udf.errors import other
 from tests import requirements as requires
 from tests.cluster import ROLE, poll_until
 from tests.faults import armed, cancelled, kill_backend
@@ -201,10 +202,10 @@ def test_what_contradicts_the_packed_table_is_refused(session, packed, model):
     }  # fmt: skip
     for key, given in others.items():
         error = refused(session, packed, model, **{key: given})
-        assert (error.sqlstate, error.message) == ("22023", "table %s was packed with another %s" % (packed, key))
+        assert (error.sqlstate, error.message) == ("22023", "table %s was packed with %s" % (packed, other(key)))
         assert "Leave it out" in error.hint
     assert "another label" in refused(session, packed, model, "a").message
-    assert "another features" in refused(session, packed, model, None, "{b,a}").message
+    assert "other features" in refused(session, packed, model, None, "{b,a}").message
     fit(session, packed, model, "label", FEATURES, epochs=1, validation=0.25)
 
 

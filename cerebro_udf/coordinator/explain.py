@@ -196,5 +196,6 @@ def _times(found: _Forecast, load: float, start: float, pilot: float) -> List[Li
         Line("pilot", pilot, "seconds", "Measured: all of the trying out."),
         Line("train", found.seconds, "seconds", "Estimated: from the first visit to the last one."),
         Line("total", load + found.seconds, "seconds", "Estimated: of a fit in this session now, where programs are warm."),
-        Line("total in a new session", load + found.seconds + start + found.trace_seconds, "seconds", "Estimated, by what was measured."),
+        Line("total in a new session", load + found.seconds + start + found.trace_seconds, "seconds",
+             "Estimated: with start and trace as measured here; call it in a new session to know them."),
     ]

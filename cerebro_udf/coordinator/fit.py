@@ -52,6 +52,7 @@ from cerebro_udf.errors import (
     NoPrivilege,
     NotSupported,
     NullArgument,
+    other,
 )
 from cerebro_udf.interrupts import Pulse
 
@@ -122,7 +123,8 @@ def refuse_null(label: Optional[str], features: Optional[List[str]], options: di
         NullArgument: there is no label, or there are no features.
     """
     if label is None and options.get("outputs") is None:
-        raise NullArgument("argument label is null or blank", None, "Give it a value.")
+        hint = 'Name a column; of a model of several outputs set the option "outputs".'
+        raise NullArgument("argument label is null or blank", None, hint)
     if features is None:
         raise NullArgument("argument features is null", None, "List columns, or leave it out to use every column but the label.")
 
@@ -288,7 +290,7 @@ def _refuse_other_run(former: dict, call: Call) -> None:
     for key, value in json.loads(json.dumps(now)).items():
         if key not in ignored and value != then.get(key):
             raise InvalidArgument(
-                'run "%s" exists with another %s' % (former["name"], key),
+                'run "%s" exists with %s' % (former["name"], other(key)),
                 "It began with %s." % json.dumps(then.get(key))[:200],
                 'Call cerebro.resume(\'%s\') to go on with it as it is, or set options.if_exists to "replace".' % former["name"],
             )

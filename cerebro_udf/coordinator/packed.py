@@ -13,7 +13,7 @@ from cerebro_udf.coordinator.options import SHAPING, Options, shaping, whole
 from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.source import Source, describe
 from cerebro_udf.engines.base import SELF, Engine, Shard
-from cerebro_udf.errors import CerebroError, ClientGone, DataChanged, InvalidArgument, NoPrivilege, NotReady
+from cerebro_udf.errors import CerebroError, ClientGone, DataChanged, InvalidArgument, NoPrivilege, NotReady, other
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment.pack import unweighted
 
@@ -147,7 +147,7 @@ def adopt(plpy, table: Packed, label: Optional[str], features: Optional[List[str
     for key, value in asked.items():
         if value is not None and value != kept[key]:
             raise InvalidArgument(
-                "table %s was packed with another %s" % (table.name, key),
+                "table %s was packed with %s" % (table.name, other(key)),
                 "It was %s." % json.dumps(kept[key], ensure_ascii=False)[:200],
                 "Leave it out, since the table knows it; or pack its source anew, or name that, %s." % table.header["source"]["name"],
             )

@@ -11,7 +11,7 @@ from cerebro_udf import encoders as encoding
 from cerebro_udf import placeholders, stored
 from cerebro_udf.coordinator import search
 from cerebro_udf.coordinator.options import Options, parse_init_from
-from cerebro_udf.errors import InvalidArgument, NotFound
+from cerebro_udf.errors import InvalidArgument, NotFound, other
 from cerebro_udf.segment import state
 from cerebro_udf.wire import parsed, parts
 
@@ -77,7 +77,7 @@ class Start:
         ):
             if given != kept:
                 raise InvalidArgument(
-                    'run "%s" was trained with another %s' % (self.earlier["name"], key),
+                    'run "%s" was trained with %s' % (self.earlier["name"], other(key)),
                     "It was %s; rows are encoded as they were for that run." % json.dumps(kept),
                     "Leave it as it was, or leave option init_from out.",
                 )

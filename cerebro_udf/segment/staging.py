@@ -122,7 +122,8 @@ def index(plpy, spec: dict) -> dict:
         except plpy.SPIError as error:
             if error.sqlstate == "23505":
                 raise DuplicateKey(
-                    "rows of the source share a key", error.spidata[1], "Name more columns in key: %s do not tell rows apart." % named
+                    "rows of the source share a key", error.spidata[1],
+                    "Name more columns in key: %s %s not tell rows apart." % (named, "does" if len(spec["key"]) == 1 else "do"),
                 ) from None
             if error.sqlstate == "23502":
                 raise NullInData(

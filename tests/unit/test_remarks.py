@@ -82,3 +82,12 @@ def test_features_that_tell_rows_apart_are_named():
 def test_features_that_were_taken_are_named_up_to_a_dozen():
     assert remarks.taken(["age", "city"]).startswith('features: "age", "city" (')
     assert ' and 3 more (' in remarks.taken(["f%d" % n for n in range(15)])
+
+
+def test_options_are_told_in_the_number_that_their_name_has():
+    assert [errors.other(name) for name in ("features", "loss", "validation")] == ["other features", "another loss", "another validation"]
+
+
+@pytest.mark.parametrize("given, meant", [("val_churn_AUC", "val_churn_auc"), ("AUC", "auc"), ("val_churn_acc", "val_churn_auc")])
+def test_the_nearest_word_is_found_whatever_its_case(given, meant):
+    assert errors.nearest(given, ["auc", "val_churn_auc", "val_churn_mae"]) == 'Did you mean "%s"?' % meant
