@@ -68,7 +68,7 @@ def choose(plpy, gd: dict, run: str, trial: Optional[int]) -> Chosen:
     row = found[0]
     if row["trial"] is None and trial is not None and row["ready"]:
         raise NotFound('run "%s" has no trial %d' % (run, trial), None, "select trial, state from cerebro.trial; shows all trials.")
-    if row["best_seq"] is None and row["state"] == "done":
+    if row["best_seq"] is None and (row["state"] == "done" or row["error"] is not None):  # one that failed comes after all others
         raise NotReady(
             'no trial of run "%s" came to the end of an epoch' % run,
             "The first one failed: %s" % row["error"],

@@ -13,7 +13,15 @@ from cerebro_udf.coordinator.options import SHAPING, Options, shaping, whole
 from cerebro_udf.coordinator.segments import Segments
 from cerebro_udf.coordinator.source import Source, describe
 from cerebro_udf.engines.base import SELF, Engine, Shard
-from cerebro_udf.errors import CerebroError, ClientGone, DataChanged, InvalidArgument, NoPrivilege, NotReady, other
+from cerebro_udf.errors import (
+    CerebroError,
+    ClientGone,
+    DataChanged,
+    InvalidArgument,
+    NoPrivilege,
+    NotReady,
+    other,
+)
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment.pack import unweighted
 
