@@ -282,7 +282,7 @@ def test_text_features_by_name_and_in_order(session, fitted):
         ("'{1,NaN}'", "22004", 'feature "b" is NULL, NaN or infinite'),
         ("array[1, 'NaN'::float8]", "22004", 'feature "b" is NULL, NaN or infinite'),
         ("array[1, 'Infinity'::float8]", "22004", 'feature "b" is NULL, NaN or infinite'),
-        ("array[1]", "22023", "the row has 1 values, the run has 2 features"),
+        ("array[1]", "22023", "the row has 1 value, the run has 2 features"),
         ("array[1, 2, 3]", "22023", "the row has 3 values, the run has 2 features"),
         ("'{\"a\": 1}'", "22023", 'the row has no feature "b"'),
         ("'{\"a\": 1, \"b\": \"x\"}'", "22023", 'feature "b" has a value of the wrong type'),
