@@ -359,6 +359,20 @@ def test_packed_interrupted_and_crowded_runs_of_several_outputs_give_the_same_bi
     assert session.rows("select sum((details ->> 'misses')::int) > 0 from cerebro.visit where run = %s", crowded) == [(True,)]
 
 
+def test_trials_of_several_outputs_that_are_trained_as_one_end_where_each_does_alone(session, several):
+    rates = [0.01 / (1 + k) for k in range(8)]  # so many are faster as one by far
+    options = {**several.options, "batch_size": 5, "validation": 0.3}
+    fused, alone = (several.fit(fuse=True, search={"space": {"learning_rate": some}}, **options) for some in (rates, rates[:1]))
+    visits = session.rows("select trial, (details ->> 'fused')::boolean from cerebro.visit where run = %s", fused)
+    assert {trial for trial, as_one in visits if as_one} == set(range(8))
+    states, lone = (outcome.states(session.cluster, run) for run in (fused, alone))
+    assert lone
+    for key, blob in lone.items():
+        one, other = outcome.arrays(states[key]), outcome.arrays(blob)
+        for name in other:
+            np.testing.assert_allclose(one[name], other[name], atol=1e-4, rtol=1e-4, err_msg=name)
+
+
 def test_a_run_of_several_outputs_begins_from_another(session, several):
     earlier = several.runs["list"]
     statement, values = session.call(several.table, several.models["list"], None, ["a", "b"], outputs=OUTPUTS, init_from=earlier)

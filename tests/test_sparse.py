@@ -201,6 +201,37 @@ def test_a_packed_table_of_sparse_rows_that_somebody_has_written_is_checked(sess
         assert (error.sqlstate, "not whole" in error.message, words in error.detail) == ("55000", True, True), error
 
 
+def test_trials_of_several_outputs_judged_on_rows_of_another_table_train_alike_as_a_group_beyond_the_memory_and_packed(session, fitted):
+    table, held = (session.local(COLUMNS, [list(row.values()) for row in rows]) for rows in (fitted.rows, fitted.rows[:20]))
+    words, a = keras.Input((SIZE,), name="words"), keras.Input((1,), name="a")
+    x = keras.layers.Concatenate()([keras.layers.Dense(5, "tanh")(words), a])
+    ends = [keras.layers.Dense(1, name="amount")(x), keras.layers.Dense(2, "softmax", name="way")(x)]
+    model, features = session.model(json.loads(keras.Model([words, a], ends).to_json())), ["idx", "a"]
+    options = {
+        "inputs": {"words": ["idx"], "a": ["a"]}, "outputs": {"way": "label", "amount": {"label": "a + 1", "task": "regression"}},
+        "encoders": ENCODERS, "validation": {"table": held.name}, "search": {"space": {"learning_rate": [0.05, 0.01]}}, "epochs": 2,
+        "batch_size": 8, "order": "fixed", "segments": 1, "metrics": {"way": ["accuracy"]},
+    }  # fmt: skip
+    runs = [session.fit(table, model, None, features, **{**options, **more}) for more in ({}, {"fuse": True}, {"memory": "1kB"})]
+    packed = session.schema + "." + session.name("packed")
+    stored = {key: options[key] for key in ("inputs", "outputs", "encoders", "validation", "segments")}
+    call = "select cerebro.pack(%s::text::regclass, %s, null, '{idx,a}', %s)"
+    assert session.rows(call, table.name, packed, json.dumps({**stored, "seed": 7})) == [(COUNT + 20,)]
+    runs.append(session.fit(packed, model, None, features, **options))
+    alone, *others = (outcome.everything(session.cluster, run) for run in runs)
+    assert all(other == alone for other in others) and len(set(alone[2].values())) == 2
+    details = [details for (details,) in session.rows("select details from cerebro.visit where run = %s", runs[1])]
+    assert any(found["together"] for found in details if "together" in found) and not any(found["fused"] for found in details)
+    missed = "select min((details ->> 'misses')::int) from cerebro.visit where run = %s and epoch = 1"
+    assert session.rows(missed, runs[2])[0][0] > 0, "in training and in validation"
+    ((trial, epoch),) = session.rows("select trial, best_epoch from cerebro.trial where run = %s order by metric limit 1", runs[0])
+    (metrics,) = [metrics for number, at, metrics, _ in alone[0] if (number, at) == (trial, epoch)]
+    judged = dict(session.rows("select * from cerebro.evaluate(%s, %s::text::regclass)", runs[0], held.name))
+    assert {"val_" + name: value for name, value in judged.items()} == pytest.approx(
+        {name: value for name, value in metrics.items() if name.startswith("val_")}
+    )
+
+
 def test_rows_that_are_no_sparse_rows_are_refused_with_row_and_column_or_left_out(session, fitted):
     for idx, val, reason in (
         ([0, 50], [1.0, 2.0], "index 50 is not from 0 to 39"), ([-2], [1.0], "index -2 is not from 0 to 39"),

@@ -89,6 +89,38 @@ def test_members_of_several_inputs_are_what_each_is_alone():
         assert_equal(ours, alone(program, blob, None, arrays))
 
 
+def test_members_of_several_outputs_are_what_each_is_alone():
+    """Each output has a loss, a weight of it and weights of rows of its own."""
+    x = keras.Input((6,))
+    shared = keras.layers.Dropout(0.3)(keras.layers.Dense(4, activation="tanh")(x))
+    ends = [keras.layers.Dense(units, name=name)(shared) for name, units in (("size", 1), ("tags", 2), ("kind", 3))]
+    outputs = [
+        {"name": "kind", "task": "classification", "classes": 3}, {"name": "size", "task": "regression", "classes": None},
+        {"name": "tags", "task": "multi_label", "classes": 2, "shape": [2]},
+    ]  # fmt: skip
+    written = definition.bind(definition.check(json.loads(keras.Model(x, ends).to_json())), {})
+    given = {"definition": written, "encoders": {**part(), "outputs": outputs}}
+    given.update(loss_weights={"size": 0.5}, metrics={"kind": ["accuracy"]})
+    program, random = Program({**spec(DENSE), **given}), np.random.default_rng(4)
+    arrays = {
+        **data(part()), "label_1": random.normal(size=N).astype(np.float32), "label_2": random.integers(0, 2, (N, 2)).astype(np.float32),
+        **{name: random.uniform(0, 2, N).astype(np.float32) for name in ("weight", "weight_1", "weight_2")},
+    }  # fmt: skip
+    firsts, rates, fused = [program.initial_state(seed, generators=1) for seed in (1, 2)], [None, 0.1], FusedProgram(program, 2)
+    found = together(fused, firsts, rates, arrays)
+    for ours, blob, rate in zip(found, firsts, rates):
+        theirs = alone(program, blob, rate, arrays)
+        assert_equal(ours, theirs)
+    fused.set_states(found, [None, None], "model")
+    fused.reset_metrics()
+    fused.validate(arrays, 32)
+    for blob, ours in zip(found, fused.get_states("metric")):
+        program.set_state(blob, "model")
+        program.reset_metrics()
+        program.validate(arrays, 32)
+        assert_equal(ours, program.accumulators())
+
+
 def test_validation_as_one_gives_each_members_accumulators(everything):
     program, fused = everything
     arrays, blobs = data(part()), [program.initial_state(seed, generators=1) for seed in (1, 2)]
@@ -202,6 +234,8 @@ def test_what_is_not_tried_is_told_by_the_spec():
         assert fusable.refusal(spec(layers, optimizer=optimizer))
     assert fusable.refusal(spec(DENSE, CODES, {"SGD": {"clipnorm": 1.0}})) and fusable.refusal(spec(DENSE, CODES, "adam"))
     assert fusable.refusal({**spec(DENSE), "precision": "mixed_bfloat16"})
+    (numbers,) = part()["inputs"]
+    assert fusable.refusal(spec(DENSE, {**part(), "inputs": [{**numbers, "sparse": True}]})) == "its rows are sparse"
 
 
 def test_stacks_that_do_not_fit_are_refused(monkeypatch):

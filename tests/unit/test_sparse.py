@@ -1,11 +1,14 @@
 """Sparse rows as arrays: any cut of them is that of the rows in full."""
 
+import json
+
+import keras
 import numpy as np
 import pytest
 
-from cerebro_udf import columns, definition, errors, sparse
+from cerebro_udf import columns, compilation, definition, errors, sparse
 from cerebro_udf.coordinator import ends, per_column
-from cerebro_udf.segment import overflow, pack
+from cerebro_udf.segment import overflow, pack, program, state
 
 SIZE = 12
 
@@ -112,6 +115,25 @@ def test_what_is_wrong_with_a_row_is_told_and_leaves_it_empty():
         4: "it has 2 indices and 1 values", 5: "the value of index 4 is NaN or infinite",
     }  # fmt: skip
     assert np.diff(found.offsets).tolist() == [1, 0, 0, 0, 0, 0]
+
+
+def test_sparse_rows_train_several_outputs_as_the_same_rows_in_full_do(dense):
+    x = keras.Input((SIZE,))
+    shared = keras.layers.Dense(4, "tanh")(x)
+    ends = [keras.layers.Dense(3, "softmax", name="kind")(shared), keras.layers.Dense(1, name="size")(shared)]
+    written = definition.bind(definition.check(json.loads(keras.Model(x, ends).to_json())), {})
+    outputs = [{"name": "kind", "task": "classification", "classes": 3}, {"name": "size", "task": "regression", "classes": None}]
+    labels = {"label": np.arange(30, dtype=np.int32) % 3, "label_1": dense.sum(1)}
+    found = []
+    for rows, more in ((dense, {}), (rows_of(dense), {"sparse": True})):
+        encoders = {"inputs": [{"name": None, "numbers": [SIZE], "codes": [], **more}], "outputs": outputs}
+        built = program.Program({"definition": written, "optimizer": compilation.check_optimizer("adam"), "encoders": encoders})
+        built.set_state(built.initial_state(3))
+        built.train({"numbers": rows, **labels}, np.arange(30, dtype=np.int32)[::-1].copy(), 4)
+        found.append(state.unpack(built.get_state())[0])
+    assert list(found[0]) == list(found[1])
+    for name, value in found[0].items():
+        np.testing.assert_allclose(found[1][name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize(
