@@ -21,6 +21,7 @@ NUMBER_ENCODERS = ("standardize", "minmax", "none")
 CATEGORY_ENCODERS = ("one_hot", "embedding")
 # Each reads a column in a form of its own, called as the encoder is, and says with "as" which encoder for numbers follows.
 FORMS = ("sequence", "tokens", "sparse", "tensor", "image")
+FILLED = ("number", "text")  # kinds of features in which something may stand for a NULL
 ENCODERS = (*NUMBER_ENCODERS, *CATEGORY_ENCODERS, "bucketize", *FORMS)  # bucketize makes categories of numbers
 UNIT = "unit"  # bytes divided by 255, so 0 to 1
 DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "int64", "float16", "float32", "float64")  # of a tensor

@@ -80,7 +80,7 @@ def merge(
 
     Source: parallel variance, Chan, Golub and LeVeque 1979, equations 2.1.
     """
-    refusals.refuse_unusable(shard_stats, nulls, [spec["name"] for spec in features if spec["kind"] in ("number", "text")])
+    refusals.refuse_unusable(shard_stats, nulls, [spec["name"] for spec in features if spec["kind"] in columns.FILLED])
     rows = sum(stats["rows"] for stats in shard_stats)
     train = sum(stats["train_rows"] for stats in shard_stats)
     labelled = [_merge_label(label, [stats["columns"][label["name"]] for stats in shard_stats]) for label in labels]

@@ -5,6 +5,7 @@ What isn't understood is never copied.
 
 from __future__ import annotations
 
+import json
 from typing import Any, Dict, Iterable, List, Optional
 
 from cerebro_udf import keras_names as names
@@ -82,7 +83,7 @@ def is_known(name: Any, known: Iterable[str]) -> bool:
 
 
 def show(value: Any) -> str:
-    text = repr(value)
+    text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= 80 else text[:77] + "..."
 
 

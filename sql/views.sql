@@ -42,7 +42,7 @@ GRANT SELECT ON cerebro.visit TO PUBLIC;
 
 CREATE OR REPLACE VIEW cerebro.progress WITH (security_barrier) AS
 SELECT r.name AS run, s.segment, s.phase, s.trial, s.epoch, s.rows_done, s.rows_total
-     , p.visits_done, p.visits_total, p.eta_seconds * interval '1 second' AS eta, p.updated_at, d.pid, r.owner
+     , p.visits_done, p.visits_total, pg_catalog.round(p.eta_seconds) * interval '1 second' AS eta, p.updated_at, d.pid, r.owner
 FROM cerebro_internal.visible_run r
 JOIN cerebro_internal.visible_progress p ON p.run = r.id
 CROSS JOIN LATERAL (SELECT cerebro_internal.driver_of(r.id) AS pid) d

@@ -78,12 +78,12 @@ class Loop:
         self._notice_begin()
         while self._more() or any(link.busy for link in self._links):
             self._dispatch()
+            self._progress.publish()  # before replies come in: those leave segments without a visit
             for reply in pump(self._links + [self._ledger.link], self._pulse):
                 try:
                     reply.tag(reply)
                 except LinkBroken as error:
                     self._repair(reply.link, error)
-            self._progress.publish()
         self.out_of_time = self._unfinished()
         if self.out_of_time:
             self._plpy.notice(

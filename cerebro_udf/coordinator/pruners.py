@@ -22,6 +22,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import numpy
 
 from cerebro_udf.errors import InvalidArgument, counted, nearest
+from cerebro_udf.keras_objects import show
 
 _HALVING = {"min_epochs": 1, "reduction_factor": 3}
 # By name, the settings with their defaults.
@@ -135,7 +136,7 @@ def check(pruner: Any) -> Optional[Tuple[str, Dict[str, Any]]]:
         hint = nearest(name, PRUNERS) if isinstance(name, str) and name not in PRUNERS else None
         raise InvalidArgument(
             "options.search.pruner must name a pruner",
-            "It is %r." % (pruner,),
+            "It is %s." % show(pruner),
             hint or 'Write "median", or {"asha": {"min_epochs": 2}}.',
         )
     for setting, value in given.items():
@@ -151,7 +152,7 @@ def check(pruner: Any) -> Optional[Tuple[str, Dict[str, Any]]]:
         if not good:
             raise InvalidArgument(
                 "%s.%s must be %s" % (place, setting, form),
-                "It is %r." % (value,),
+                "It is %s." % show(value),
                 'Leave it out for %s.' % PRUNERS[name][setting],
             )
     return name, {**PRUNERS[name], **{setting: value if setting == "percentile" else int(value) for setting, value in given.items()}}

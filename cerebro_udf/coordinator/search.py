@@ -15,6 +15,7 @@ from cerebro_udf import definition as definitions
 from cerebro_udf.coordinator import ends, pruners
 from cerebro_udf.coordinator.space import ABSENT, Axis, Choices, Space, is_number, parse, whole, wrong
 from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
+from cerebro_udf.keras_objects import show
 
 MAX_TRIALS = 10000
 # Trials in flight at once, at least: where the next one, or what becomes of one, depends on others; and where none does.
@@ -144,7 +145,7 @@ def whole_number(search: dict, name: str) -> Optional[int]:
     if not is_number(count) or count != int(count) or not 1 <= count <= MAX_TRIALS:
         raise InvalidArgument(
             "options.search.%s must be a whole number from 1 to %d" % (name, MAX_TRIALS),
-            "It is %r." % (count,),
+            "It is %s." % show(count),
             'Write "%s": 20.' % name,
         )
     return int(count)
@@ -160,7 +161,7 @@ def _is_option(axis: str) -> bool:
 def _check_keys(search: Any) -> None:
     if not isinstance(search, dict):
         raise InvalidArgument(
-            "options.search must be an object", "It is %r." % (search,), 'Write {"space": {...}}.'
+            "options.search must be an object", "It is %s." % show(search), 'Write {"space": {...}}.'
         )
     for name in search:
         if name not in _KEYS:
@@ -175,7 +176,7 @@ def _check_keys(search: Any) -> None:
             raise NotSupported(
                 'search method "%s" is not supported yet' % method, None, "Use %s." % " or ".join(METHODS)
             )
-        raise InvalidArgument("unknown search method %r" % (method,), None, nearest(str(method), METHODS))
+        raise InvalidArgument("unknown search method %s" % show(method), None, nearest(str(method), METHODS))
     whole_number(search, "trials")
     whole_number(search, "in_flight")
     pruners.check(search.get("pruner"))
@@ -214,7 +215,7 @@ def _check_value(axis: Axis, value: Any, space: Space, definition: dict, options
         number = whole(value)
         if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number < 2**31:
             raise InvalidArgument(
-                "a batch size must be a whole number from 1", "It is %r." % (value,), "Try 32."
+                "a batch size must be a whole number from 1", "It is %s." % show(value), "Try 32."
             )
     elif name == "loss":
         ends.read_loss(options, value)

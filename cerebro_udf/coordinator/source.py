@@ -145,13 +145,15 @@ class Source:
         """Column specifications of the features, as a segment's ``load`` wants them.
 
         Args:
-            encoders, nulls: The run's options; ``nulls`` is in a specification where NULLs are kept.
+            encoders, nulls: The run's options; ``nulls`` is in a specification where NULLs are kept. What ``*`` says of all others
+                counts as ``error`` where nothing can stand for a NULL.
         """
         specs = []
         for name in self.features:
             policy = columns.null_policy(nulls, name)
             spec = columns.specification(name, self.types[name], encoders.get(name))
-            specs.append({**spec, "nulls": policy} if isinstance(policy, dict) else spec)
+            kept = isinstance(policy, dict) and (name in nulls or spec["kind"] in columns.FILLED)
+            specs.append({**spec, "nulls": policy} if kept else spec)
         return specs
 
     @property

@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 import numpy as np
 
 from cerebro_udf.errors import InvalidArgument, counted, nearest
+from cerebro_udf.keras_objects import show
 
 MAX_EPOCHS = 2**31 - 1
 
@@ -100,7 +101,7 @@ def read(option: str, value: Any) -> Dict[str, Any]:
 
 
 def _wrong(place: str, value: Any, form: str) -> InvalidArgument:
-    return InvalidArgument('option "%s" has a wrong value' % place, "The value is %s." % repr(value)[:80], "Accepted is %s." % form)
+    return InvalidArgument('option "%s" has a wrong value' % place, "The value is %s." % show(value), "Accepted is %s." % form)
 
 
 @dataclass(frozen=True)

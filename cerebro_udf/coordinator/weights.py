@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Union
 
 from cerebro_udf import columns
 from cerebro_udf.errors import InvalidArgument, nearest
+from cerebro_udf.keras_objects import show
 
 BALANCED = "balanced"
 _FORM = '"balanced", or an object of numbers by label value: {"cat": 2.0, "dog": 1}'
@@ -22,13 +23,13 @@ def read(option: str, value: Any) -> Union[str, Dict[str, float]]:
     if value == BALANCED:
         return BALANCED
     if not isinstance(value, dict) or not value:
-        raise InvalidArgument('option "%s" has a wrong value' % option, "The value is %s." % repr(value)[:80], "Accepted is %s." % _FORM)
+        raise InvalidArgument('option "%s" has a wrong value' % option, "The value is %s." % show(value), "Accepted is %s." % _FORM)
     for label, weight in value.items():
         number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
         if not number or not 0 <= weight <= 1e30:
             raise InvalidArgument(
                 'option "%s" has a wrong weight for "%s"' % (option, label),
-                "The weight is %s." % repr(weight)[:80],
+                "The weight is %s." % show(weight),
                 "A weight is a number, 0 or more.",
             )
     return {label: float(weight) for label, weight in value.items()}
