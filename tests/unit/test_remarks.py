@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cerebro_udf import errors, refusals
-from cerebro_udf.coordinator import remarks
+from cerebro_udf.coordinator import per_column, remarks, source
 
 CITY = {"name": "city", "kind": "text", "type": "text"}
 VIP = {"name": "vip", "kind": "number", "type": "boolean"}
@@ -91,3 +91,16 @@ def test_options_are_told_in_the_number_that_their_name_has():
 @pytest.mark.parametrize("given, meant", [("val_churn_AUC", "val_churn_auc"), ("AUC", "auc"), ("val_churn_acc", "val_churn_auc")])
 def test_the_nearest_word_is_found_whatever_its_case(given, meant):
     assert errors.nearest(given, ["auc", "val_churn_auc", "val_churn_mae"]) == 'Did you mean "%s"?' % meant
+
+
+def test_what_is_said_of_all_nulls_leaves_alone_what_nothing_can_stand_for():
+    types = {"age": "real", "city": "text", "list": "real[]"}
+    table = source.Source(1, "public.t", "r", types, list(types), ())
+    specs = table.feature_specs({}, {"*": "skip"})
+    assert not any("nulls" in spec for spec in specs)
+    specs = table.feature_specs({}, {"*": {"indicator": True}})
+    assert [spec["name"] for spec in specs if "nulls" in spec] == ["age", "city"]
+    per_column.check_nulls({"*": {"indicator": True}}, specs, [])
+    named = {"list": {"indicator": True}}
+    with pytest.raises(errors.InvalidArgument, match='"list"'):
+        per_column.check_nulls(named, table.feature_specs({}, named), [])
