@@ -76,7 +76,7 @@ def merge(
         augment: By column, layers in full form that vary its rows while they are trained on.
 
     Raises:
-        NullInData, RaggedArrays, BadData, WrongColumnType, InvalidArgument, NotSupported: see the messages.
+        NullInData, RaggedArrays, BadData, OutOfRange, WrongColumnType, InvalidArgument, NotSupported: see the messages.
 
     Source: parallel variance, Chan, Golub and LeVeque 1979, equations 2.1.
     """
@@ -170,6 +170,9 @@ def _merge_feature(spec: dict, parts: List[dict]) -> dict:
         value, (mean, _) = policy.get("value", "mean"), _merge_moments(spec["name"], parts)
         feature["nulls"] = {**policy, "value": mean[0] if value == "mean" else float(value)}
     feature.update(_merge_affine(spec["name"], encoder, parts))
+    if policy is not None and encoder in columns.NUMBER_ENCODERS:
+        shift, scale = affine(feature) or (np.zeros(1), np.ones(1))
+        refusals.refuse_far(spec["name"], feature["nulls"]["value"], (feature["nulls"]["value"] - shift[0]) / scale[0])
     if encoder == "bucketize":
         settings = spec["encoder"][encoder]
         boundaries = settings.get("boundaries") or _merge_quantiles(spec["name"], parts, settings["buckets"])

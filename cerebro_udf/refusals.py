@@ -11,6 +11,7 @@ from cerebro_udf import keras_names as names
 
 CLASSES = 1_000  # of a label, at most
 NAMED_CLASSES = 10  # in a message
+LARGEST_FLOAT32 = math.ldexp(2 - 2**-23, 127)
 LABEL_STEPS = 1_000  # of single precision, from a quantity's least value to its greatest; fewer would be learnt as stairs
 _SEQUENCE = "It is a sequence, whose padding a model is told of."
 _ALONE = {"sequence": _SEQUENCE, "tokens": _SEQUENCE, "sparse": "Its rows are sparse."}
@@ -141,6 +142,24 @@ def refuse_merged(name: str, count: int) -> None:
             'column "%s" holds numbers that single precision does not tell apart' % name,
             detail="%d of its values beyond 16,777,216 would be rounded to others." % count,
             hint='Set its encoder to "standardize", which rounds differences alone; or, if it tells things apart, to "embedding".',
+        )
+
+
+def refuse_far(name: str, value: float, fed: float) -> None:
+    """Refuse what stands for a NULL where single precision would make it infinite.
+
+    Args:
+        value: What stands for a NULL in the column.
+        fed: What the model would see of it.
+
+    Raises:
+        OutOfRange.
+    """
+    if not abs(fed) <= LARGEST_FLOAT32:
+        raise errors.OutOfRange(
+            'what stands for a NULL in column "%s" is too far from its other values' % name,
+            detail="It is %.6g; a model would see %.6g of it, which single precision does not hold." % (value, fed),
+            hint='Name a value near the others in the option "nulls", or "mean".',
         )
 
 

@@ -50,10 +50,12 @@ def suited(metric: Any, part: dict, columns: int, logits: bool) -> keras.metrics
         config["threshold"] = 0.5  # without one Keras takes the most probable alone
     if name == "R2Score":
         config.setdefault("dtype", "float64")  # sums of squares, of which differences are taken
-    convert = _CONVERSIONS[form](columns, logits, raw)
-    if metric_forms.over_rows(metric, form):
+    related = metric_forms.over_rows(metric, form)
+    convert = _flat if form == "value" and (related or name == "R2Score") else _CONVERSIONS[form](columns, logits, raw)
+    if related:
         return Suited(Correlation(name, config["name"]), convert)
-    return Suited(keras.metrics.get({**metric, "config": config}), convert)
+    made = keras.metrics.get({**metric, "config": config})
+    return (WeighedByPlace if form == "places" and name == "BinaryIoU" else Suited)(made, convert)
 
 
 def _cuts_logits(config: dict) -> bool:
@@ -78,6 +80,16 @@ class Suited(keras.metrics.Metric):
 
     def reset_state(self):
         self._metric.reset_state()
+
+
+class WeighedByPlace(Suited):
+    """One that flattens rows but not their weights."""
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        if sample_weight is not None:
+            weight = tf.reshape(sample_weight, (-1, *[1] * (len(y_pred.shape) - 1)))
+            sample_weight = weight * tf.ones_like(y_pred, weight.dtype)
+        return super().update_state(y_true, y_pred, sample_weight)
 
 
 class Correlation(keras.metrics.Metric):
@@ -125,6 +137,12 @@ def _columns(y: tf.Tensor, columns: int, logits: bool, raw: bool) -> tf.Tensor:
     return tf.concat([1 - y, y], 1)
 
 
+def _flat(true: tf.Tensor, pred: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Arrays with one column per number of theirs."""
+    true, pred = (tf.reshape(part, (-1, math.prod(pred.shape[1:]))) for part in (true, pred))
+    return true, pred
+
+
 def _value(columns: int, logits: bool, raw: bool) -> Convert:
     return lambda true, pred: (_column(true) if len(true.shape) == 1 else true, pred)
 
@@ -155,7 +173,7 @@ def _ids(columns: int, logits: bool, raw: bool) -> Convert:
 
 def _places(columns: int, logits: bool, raw: bool) -> Convert:
     def convert(true, pred):
-        true, pred = (tf.reshape(part, (-1, math.prod(pred.shape[1:]))) for part in (true, pred))
+        true, pred = _flat(true, pred)
         return true, tf.sigmoid(pred) if logits and not raw else pred
 
     return convert

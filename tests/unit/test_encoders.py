@@ -398,6 +398,16 @@ def test_columns_of_one_shape_are_stacked_along_an_axis_of_their_own(shape, stac
     np.testing.assert_allclose(encoded, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("encoder, value", [("standardize", 1.0), ("standardize", -1.0), ("minmax", 1e200), ("none", -1e39)])
+def test_what_stands_for_a_null_is_refused_where_single_precision_would_make_it_infinite(encoder, value):
+    tiny = {**moments([1e-40, 3e-40]), "range": [[1e-40], [3e-40]]}
+    feature = {**NUMBER, "encoder": encoder, "nulls": {"value": value, "indicator": True}}
+    error = bad([shard(2, x=tiny)], errors.OutOfRange, 'what stands for a NULL in column "x" is too far', [feature], None)
+    assert error.sqlstate == "22003" and "%.6g" % value in error.detail
+    for fitting in ("mean", 2e-40):
+        encoders.merge([{**feature, "nulls": {"value": fitting}}], [], [shard(2, x=tiny)])
+
+
 def test_numbers_whose_nulls_are_kept_are_stacked_with_their_indicators():
     features = [{**NUMBER, "name": name, "encoder": "none", "nulls": {"value": 0.0, "indicator": True}} for name in "ab"]
     kept = merged(features, [shard(2, a=moments([1.0, 3.0]), b=moments([5.0, 6.0]))], {"s": (["a", "b"], 0)})

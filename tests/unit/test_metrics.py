@@ -1,5 +1,7 @@
 """Every metric that a run may have: exact over shards, and given what it wants. Real Keras."""
 
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -136,6 +138,30 @@ def test_metrics_of_what_applies_are_keras_own_of_each_place():
     ):
         for model in ("what applies", "logits of what applies"):
             np.testing.assert_allclose(value(metric, model), plain(y, p), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [[3], [3, 2]])
+@pytest.mark.parametrize("task", ["regression", "multi_label"])
+def test_metrics_take_arrays_of_any_shape_and_weights_of_their_rows(task, shape):
+    """Each is computed, or refused before a model is built; weights of 1 change nothing."""
+    part = {"name": None, "task": task, "classes": math.prod(shape) if task == "multi_label" else None, "shape": shape}
+    random = np.random.default_rng(4)
+    y, p = random.random((2, 8, *shape)).astype(np.float32)
+    y = (y > 0.5).astype(np.float32) if task == "multi_label" else y
+    found = {}
+    for name in keras_names.METRICS:
+        try:
+            judges = [metrics.suited(compilation.check_metric({name: ARGUMENTS.get(name, {})}), part, shape[-1], False) for _ in range(2)]
+        except errors.InvalidArgument:
+            continue
+        for judge, weight in zip(judges, (None, np.ones(8, np.float32))):
+            tf.function(lambda a, b, judge=judge, weight=weight: judge.update_state(a, b, weight))(y, p)
+        found[name], weighted = (np.asarray(judge.result()) for judge in judges)
+        np.testing.assert_allclose(weighted, found[name], rtol=1e-6, err_msg=name)
+    # Number by number over the rows, whatever the shape.
+    flat, said = (x.reshape(8, -1).astype(float) for x in (y, p))
+    assert found["R2Score"] == pytest.approx((1 - ((flat - said) ** 2).sum(axis=0) / ((flat - flat.mean(axis=0)) ** 2).sum(axis=0)).mean())
+    assert found["PearsonCorrelation"] == pytest.approx(np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(flat.T, said.T)]))
 
 
 def test_threshold_of_zero_is_one_for_logits():
