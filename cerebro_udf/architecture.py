@@ -8,6 +8,7 @@ stale once a placeholder is bound, and the run compiles by its own options.
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any, Iterator, List
 
 from cerebro_udf import keras_names as names
@@ -24,6 +25,8 @@ MODULES = {
     "Sequential": ("keras", "keras.models", "keras.src.models.sequential"),
     "Functional": ("keras.src.models.functional", "keras", "keras.models", "keras.src.models.model"),
 }
+# What TensorFlow takes for the name of what is computed within a model, and by itself.
+_WITHIN, _ALONE = (re.compile(r"[A-Za-z0-9.%s][A-Za-z0-9_.-]*\Z" % more) for more in ("_-", ""))
 _MODEL_KEYS = {
     "Sequential": frozenset(["name", "trainable", "dtype", "layers", "build_input_shape"]),
     "Functional": frozenset(["name", "trainable", "dtype", "layers", "input_layers", "output_layers"]),
@@ -137,6 +140,7 @@ class Architecture(Reader):
         result = {"name": config.get("name") or name.lower(), "trainable": config.get("trainable", True)}
         if not isinstance(self.plain(result["name"], "%s.name" % path), str):
             raise self.error("a model's name must be text", "%s.name" % path, result["name"])
+        self.scope(_ALONE, result["name"], "%s.name" % path)
         if not isinstance(result["trainable"], bool):
             raise self.error("must be true or false", "%s.trainable" % path, result["trainable"])
         if config.get("dtype") is not None:
@@ -148,6 +152,8 @@ class Architecture(Reader):
                     raise self.error("a Functional model without %s" % key, path)
                 result[key] = self.plain(config[key], "%s.%s" % (path, key))
             outputs = result["output_layers"]
+            for key in outputs if isinstance(outputs, dict) and len(outputs) > 1 else ():  # under which its loss is computed
+                self.scope(_WITHIN, key, "%s.output_layers" % path)
             if isinstance(outputs, dict) and len(outputs) == 1:  # the one output of a model needs no name
                 result["output_layers"] = next(iter(outputs.values()))
         else:
@@ -161,6 +167,12 @@ class Architecture(Reader):
             "config": result,
             "registered_name": "Functional" if name == "Functional" else None,
         }
+
+    def scope(self, fitting: Any, name: Any, path: str) -> None:
+        """Refuse a name under which TensorFlow computes nothing."""
+        if isinstance(name, str) and not name.startswith("$") and not fitting.match(name):
+            hint = "Use ASCII letters, digits, and _ . - between; inputs alone may have any name."
+            raise self.error("not a name for a layer or a model", path, name, hint)
 
     def stack(self, layers: List[Any], path: str) -> List[Any]:
         """The layers of a Sequential model, one after the other; placeholders, and what they decide about, stay."""
@@ -282,7 +294,10 @@ class Architecture(Reader):
         if is_placeholder(name):  # whether the class takes them is seen when it is known
             return {key: self.argument(kind, key, value, "%s.%s" % (path, key)) for key, value in config.items()}
         filled = names.FILLED_IN.get(name, {}) if kind is LAYER else {}
-        return {**filled, **super().arguments(kind, name, config, path)}
+        result = {**filled, **super().arguments(kind, name, config, path)}
+        if kind is LAYER and name != "InputLayer":
+            self.scope(_WITHIN, result.get("name"), "%s.name" % path)
+        return result
 
     def argument(self, kind: Kind, key: str, value: Any, path: str) -> Any:
         if kind is LAYER and value is not None and not is_placeholder(value):

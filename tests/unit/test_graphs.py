@@ -279,3 +279,54 @@ def test_a_model_of_one_input_may_have_it_named(form):
     assert options.parse({"inputs": {name or "x": ["a", "b"]}}, checked).inputs == [
         {"name": name or "x", "features": ["a", "b"], "stack": None}
     ]
+
+
+NAMES = ("how large", "ü", "(a ->> 'b')")
+
+
+def test_inputs_have_any_names():
+    given = {name: keras.Input((2,), name=name) for name in NAMES}
+    a, b, c = given.values()
+    checked = definition.check(json.loads(keras.Model(given, {"a": L.Dense(1)(b), "b": L.Dense(1)(L.Concatenate()([a, c]))}).to_json()))
+    several = {
+        "inputs": [{"name": name, "numbers": [2], "codes": []} for name in NAMES],
+        "outputs": [{"name": name, "task": "regression", "classes": None} for name in "ab"],
+    }
+    built = program.Program(
+        {**spec([{"Dense": {"units": 3}}]), "definition": definition.bind(checked, {}), "encoders": several, "loss": None, "metrics": None}
+    )
+    arrays = {name: np.ones((BATCH, 2), np.float32) for name in encoders.fed(several)}
+    arrays.update({name: np.ones(BATCH, np.float32) for name in encoders.label_names(several)})
+    built.validate(arrays, BATCH)
+    assert np.isfinite(list(built.results().values())).all()
+
+
+@pytest.mark.parametrize("name", [*NAMES, "a:b", " a", "a\n"])
+def test_a_name_under_which_tensorflow_computes_nothing_is_refused_when_the_model_is_made(name):
+    x = keras.Input((2,))
+    graph = json.loads(keras.Model(x, L.Dense(1, name="one")(x)).to_json())
+    graph["config"]["layers"][1]["config"]["name"] = name
+    dictionary = json.loads(keras.Model(x, {name: L.Dense(1)(x), "two": L.Dense(1)(x)}).to_json())
+    wrapped = {"Bidirectional": {"layer": {"LSTM": {"units": 1, "name": name}}}}
+    for given in (
+        graph, dictionary, {"name": name, "layers": ["Flatten"]}, {"layers": [{"Dense": {"units": 1, "name": name}}]},
+        {"layers": [wrapped]}, {"layers": [{"Sequential": {"name": name, "layers": ["Flatten"]}}]},
+    ):  # fmt: skip
+        with pytest.raises(InvalidArgument, match="not a name for a layer or a model") as refused:
+            definition.check(given)
+        assert "ASCII" in refused.value.hint
+
+
+def test_blocks_are_repeated_in_a_sequential_model_within_a_graph():
+    """As often as a placeholder says, beside branches that skip them."""
+    x = keras.Input((6,))
+    blocks = keras.Sequential([keras.Input((6,)), L.Dense(6)], name="blocks")
+    graph = json.loads(keras.Model(x, L.Dense(3)(L.Add()([x, blocks(x)]))).to_json())
+    nested = next(layer for layer in graph["config"]["layers"] if layer["class_name"] == "Sequential")
+    nested["config"]["layers"] = [{"repeat": "$depth", "layers": [{"Dense": {"units": 6, "activation": "$activation"}}]}]
+    checked = definition.check(graph)
+    for depth in (1, 3):
+        bound = definition.bind(checked, {"depth": depth, "activation": "relu"})
+        built = program.Program({**spec([{"Dense": {"units": 3}}]), "definition": bound})
+        built.validate(data(part(), BATCH), BATCH)
+        assert len(built.model.trainable_variables) == 2 + 2 * depth and np.isfinite(built.results()["loss"])
