@@ -18,7 +18,7 @@ REGRESSION, CLASSIFICATION, MULTI_LABEL = "regression", "classification", "multi
 TASKS = (CLASSIFICATION, REGRESSION, MULTI_LABEL)
 OTHERWISE = {REGRESSION: "is a quantity", MULTI_LABEL: "says what applies to a row"}  # of labels without classes
 NUMBER_ENCODERS = ("standardize", "minmax", "none")
-CATEGORY_ENCODERS = ("one_hot", "embedding")
+CATEGORY_ENCODERS = ("one_hot", "embedding", "index")
 # Each reads a column in a form of its own, called as the encoder is, and says with "as" which encoder for numbers follows.
 FORMS = ("sequence", "tokens", "sparse", "tensor", "image")
 FILLED = ("number", "text")  # kinds of features in which something may stand for a NULL

@@ -48,6 +48,7 @@ from cerebro_udf import columns, errors, refusals, sequences
 FORMAT = 3
 ONE_HOT_VALUES = 64  # a category with more values than this gets an embedding
 VOCABULARY_VALUES = 10_000  # the most frequent values that keep a code of their own
+INDEX_VALUES = 100_000  # of those that a layer of the model looks up
 QUANTILE_POINTS = 4_096  # of one shard; a boundary is off by no more than two in so many of the rows
 
 
@@ -160,7 +161,7 @@ def _merge_feature(spec: dict, parts: List[dict]) -> dict:
     if spec["kind"] == "text":
         if policy is not None:
             feature["nulls"] = {"value": _as_text(policy["value"])} if "value" in policy else policy
-        return {**feature, **_merge_vocabulary(parts, spec.get("encoder"), policy is not None and "indicator" in policy)}
+        return {**feature, **_merge_vocabulary(parts, spec, policy is not None and "indicator" in policy)}
     encoder = columns.encoder_name(spec.get("encoder")) or "standardize"
     feature.update(encoder=encoder, shape=_one_shape(spec["name"], parts) or [])
     refusals.refuse_no_elements(spec["name"], feature["shape"])
@@ -246,7 +247,7 @@ def _merge_quantiles(name: str, parts: List[dict], buckets: int) -> List[float]:
 def _category(wanted: Any, values: int) -> dict:
     """Encoder and dim of a category of so many values."""
     encoder = columns.encoder_name(wanted) or ("one_hot" if values <= ONE_HOT_VALUES else "embedding")
-    if encoder == "one_hot":
+    if encoder != "embedding":
         return {"encoder": encoder}
     dim = wanted["embedding"]["dim"] if isinstance(wanted, dict) else None
     return {"encoder": encoder, "dim": dim or max(1, min(50, round(1.6 * values**0.56)))}
@@ -267,8 +268,10 @@ def _frequent(parts: List[dict], most: int, without: Optional[str] = None) -> Li
     return sorted(counts, key=lambda value: (-counts[value], value))[:most]  # Python orders strings by code point
 
 
-def _merge_vocabulary(parts: List[dict], wanted: Any, null: bool) -> dict:
-    vocabulary: List[Optional[str]] = sorted(_frequent(parts, VOCABULARY_VALUES))
+def _merge_vocabulary(parts: List[dict], spec: dict, null: bool) -> dict:
+    wanted = spec.get("encoder")
+    most = INDEX_VALUES if wanted == "index" else VOCABULARY_VALUES
+    vocabulary: List[Optional[str]] = sorted({*_frequent(parts, most), *spec.get("known", ())})
     vocabulary += [None] if null else []  # a category of its own
     return {"vocabulary": vocabulary, **_category(wanted, len(vocabulary))}
 
@@ -418,6 +421,7 @@ def _settled(value: Any) -> Any:
 def _input(given: dict, features: List[dict]) -> dict:
     if len(features) > 1 or given["stack"] is not None:
         refusals.refuse_company(features)
+    refusals.refuse_mixed(features)
     dense = [feature for feature in features if not is_category(feature)]
     categories = [feature for feature in features if is_category(feature)]
     if given["stack"] is not None:
@@ -514,7 +518,7 @@ def input_shape(given: dict) -> List[int]:
     """
     if not given["codes"]:
         return list(given.get("shape") or given["numbers"])
-    width = sum(code["dim"] if code["encoder"] == "embedding" else code["size"] for code in given["codes"])
+    width = sum({"embedding": code.get("dim"), "index": 1}.get(code["encoder"], code["size"]) for code in given["codes"])
     return [width + (given["numbers"][0] if given["numbers"] else 0)]
 
 

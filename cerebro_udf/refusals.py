@@ -201,6 +201,17 @@ def refuse_company(features: Sequence[dict]) -> None:
             )
 
 
+def refuse_mixed(features: Sequence[dict]) -> None:
+    """Refuse codes, which are integers, beside other features."""
+    codes = [feature["name"] for feature in features if feature["encoder"] == "index"]
+    if codes and len(codes) < len(features):
+        raise errors.NotSupported(
+            'column "%s" of codes beside other features is not supported' % codes[0],
+            detail="Its encoder is index, which makes integers.",
+            hint='Give such columns an input of their own by the option "inputs".',
+        )
+
+
 def refuse_flat(feature: dict) -> None:
     """Refuse to vary rows as pictures that are none."""
     pictures = [layer["class_name"] for layer in feature["augment"] if layer["class_name"] in names.VARYING_PICTURES]

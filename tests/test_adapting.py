@@ -24,8 +24,9 @@ pytestmark = requires.segments(2)
 L = keras.layers
 
 COUNT = 60
-COLUMNS = {"a": "real", "b": "double precision", "age": "integer", "row": "integer", "label": "boolean"}
-INPUTS = {"scaled": ["b", "a"], "binned": ["age"]}
+COLUMNS = {"a": "real", "b": "double precision", "age": "integer", "kind": "text", "code": "bigint", "row": "integer", "label": "boolean"}
+INPUTS = {"scaled": ["b", "a"], "binned": ["age"], "kind": ["kind"], "code": ["code"]}
+FEATURES = ["a", "b", "age", "kind", "code"]
 NORMAL = {"layers": ["Normalization", *LOGIT["layers"]]}
 
 
@@ -33,11 +34,15 @@ def made() -> dict[str, np.ndarray]:
     random = np.random.default_rng(8)
     a, b = random.normal(50, 4, COUNT).astype(np.float32), random.normal(-3, 0.1, COUNT)
     age = random.integers(18, 90, COUNT)
-    return {"a": a, "b": b, "age": age, "row": np.arange(COUNT), "label": a + age > 100}
+    kind, code = np.array([None, "red", "blue", "green"])[random.integers(1, 4, COUNT)], 2**60 + random.integers(0, 5, COUNT)
+    return {"a": a, "b": b, "age": age, "kind": kind, "code": code, "row": np.arange(COUNT), "label": a + age > 100}
 
 
 ROWS = made()
 FED = {"scaled": np.stack([ROWS["b"], ROWS["a"]], 1), "binned": ROWS["age"].astype(np.float64).reshape(-1, 1)}
+
+
+KINDS = keras.ops.convert_to_tensor(ROWS["kind"].astype(str).reshape(-1, 1), "string")
 
 
 def model(adapted: bool = False) -> keras.Model:
@@ -46,20 +51,31 @@ def model(adapted: bool = False) -> keras.Model:
     if adapted:
         normal.adapt(FED["scaled"])
         bins.adapt(FED["binned"])
-    joined = L.Concatenate()([L.Dense(3, activation="tanh")(normal(scaled)), bins(binned)])
-    return keras.Model({"binned": binned, "scaled": scaled}, L.Dense(2, activation="softmax")(joined))
+    kind, code = keras.Input((1,), name="kind", dtype="string"), keras.Input((1,), name="code", dtype="int64")
+    looked, counted = L.StringLookup(max_tokens=3), L.IntegerLookup(output_mode="one_hot")
+    if adapted:
+        looked.adapt(ROWS["kind"].astype(str).reshape(-1, 1))
+        counted.adapt(ROWS["code"].reshape(-1, 1))
+    else:
+        counted._record_vocabulary_size = lambda: None
+        counted._frozen_vocab_size = 6
+    embedded = L.Flatten()(L.Embedding(4, 2)(looked(kind)))
+    joined = L.Concatenate()([L.Dense(3, activation="tanh")(normal(scaled)), bins(binned), embedded, counted(code)])
+    return keras.Model({"binned": binned, "scaled": scaled, "kind": kind, "code": code}, L.Dense(2, activation="softmax")(joined))
 
 
 class Fitted:
     def __init__(self, session):
         self.table = session.sharded(COLUMNS, [list(row) for row in zip(*(column.tolist() for column in ROWS.values()))], [20, 40])
         self.model = session.model(json.loads(model().to_json()))
-        self.run = session.fit(self.table, self.model, "label", ["a", "b", "age"], inputs=INPUTS, epochs=2, order="fixed")
+        self.run = session.fit(self.table, self.model, "label", FEATURES, inputs=INPUTS, epochs=2, order="fixed")
         plain = model(adapted=True)
         found = outcome.weights(outcome.best(session.cluster, self.run, shards=2))
         for variable, value in zip(plain.trainable_variables, found, strict=True):
             variable.assign(value)
-        self.expected = np.asarray(plain({name: values.astype(np.float32) for name, values in FED.items()}))
+        given = {name: keras.ops.convert_to_tensor(values, "float32") for name, values in FED.items()}
+        given.update(code=keras.ops.convert_to_tensor(ROWS["code"].reshape(-1, 1), "int64"), kind=KINDS)
+        self.expected = np.asarray(plain(given))
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +85,7 @@ def fitted(session):
 
 def test_rows_come_to_the_layers_as_they_are_and_what_they_learn_is_kept_with_the_run(session, fitted):
     ((given, inputs),) = session.rows("select options -> 'encoders', encoders -> 'inputs' from cerebro.run where run = %s", fitted.run)
-    assert given == {"a": "none", "b": "none", "age": "none"}
+    assert given == {"a": "none", "b": "none", "age": "none", "kind": "index", "code": "index"}
     adapted = {one["name"]: one["adapted"] for one in inputs}
     assert sorted(adapted["scaled"]) == ["moments"] and sorted(adapted["binned"]) == ["moments", "points"]
     np.testing.assert_allclose(adapted["scaled"]["moments"]["variance"], FED["scaled"].var(axis=0), rtol=1e-12)
@@ -90,6 +106,7 @@ def test_a_row_a_table_and_the_archive_are_predicted_as_the_adapted_model_predic
     path.write_bytes(session.rows("select cerebro.export_model(%s)", fitted.run)[0][0])
     archive = keras.models.load_model(path, safe_mode=True)
     given = {name: keras.ops.convert_to_tensor(ROWS[name].reshape(-1, 1), "float64") for name in ("a", "b", "age")}
+    given.update(code=keras.ops.convert_to_tensor(ROWS["code"].reshape(-1, 1), "int64"), kind=KINDS)
     np.testing.assert_allclose(np.asarray(archive(given))[:, 1], fitted.expected[:, 1], atol=1e-6)
 
 
@@ -139,7 +156,8 @@ def test_what_cannot_be_learnt_is_refused_before_anything_starts(session, fitted
         assert all(word in "%s %s %s" % (error.message, error.detail, error.hint) for word in told), error
 
     refused({"layers": [{"Dense": {"units": 2}}, *NORMAL["layers"]]}, ["a", "b"], "0A000", "Normalization", "mean and variance", "first")
-    refused({"layers": ["StringLookup", *LOGIT["layers"]]}, ["a"], "0A000", "StringLookup", "encoder")
+    refused({"layers": ["TextVectorization", *LOGIT["layers"]]}, ["kind"], "0A000", "TextVectorization", "tokens")
+    refused({"layers": ["StringLookup", *LOGIT["layers"]]}, ["a"], "22023", "StringLookup", "real")
     refused({"layers": [{"Normalization": {"axis": 3}}, *LOGIT["layers"]]}, ["a", "b"], "22023", "axis 3", "-1")
     refused(NORMAL, ["a", "age"], "22023", '"age"', "one_hot", encoders={"age": "one_hot"})
     packed = session.schema + "." + session.name("packed")

@@ -322,7 +322,7 @@ def test_an_encoder_that_makes_no_sense_is_refused_before_anything_starts(sessio
     table, model = session.local({"a": "real", "t": "text", "x": "real[]", "label": "boolean"}), session.model(LOGIT)
     for encoders, words, hint in (
         ({"a": "one_hot"}, 'encoder "one_hot" does not fit column "a"', "Use one of: standardize, minmax, none, bucketize."),
-        ({"t": "bucketize"}, 'encoder "bucketize" does not fit column "t"', "Use one of: one_hot, embedding, tokens."),
+        ({"t": "bucketize"}, 'encoder "bucketize" does not fit column "t"', "Use one of: one_hot, embedding, index, tokens."),
         ({"x": "bucketize"}, 'encoder "bucketize" does not fit column "x"', "Use one of: standardize, minmax, none, sequence."),
         ({"aa": "minmax"}, 'option encoders names "aa", which is not a feature', 'Did you mean "a"?'),
         ({"a": {"bucketize": {"bukets": 3}}}, 'unknown key "bukets" in option "encoders.a"', 'Did you mean "buckets"?'),

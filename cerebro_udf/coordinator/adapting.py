@@ -4,12 +4,18 @@ Trials of a run share encoded rows, so what is kept with the run, ``adapted`` in
 of that input, from which each trial's own layers follow::
 
     {"moments": {"axes": [1], "mean": [..], "variance": [..]} (of numbers, along these axes of a batch),
-     "points": [[value, ..], [count, ..]] (of numbers, in ascending order)}
+     "points": [[value, ..], [count, ..]] (of numbers, in ascending order),
+     "values": [[text, ..], [count, ..]] (of a category, the most frequent first, and of those of one count the last)}
+
+A column that goes to a lookup is a code before any model sees it, its place in the run's vocabulary. So what takes part in a program is an
+``IntegerLookup`` of codes, with all that the lookup of values says beside.
 """
 
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
@@ -32,10 +38,30 @@ _LEARNT = {
 }
 MOST_BINS = 10_000
 LEAST_EPSILON = 1e-4
+# Of the spellings of categories, those that a lookup takes, and the value that Keras takes for one that is in no vocabulary.
+_LOOKUPS: Dict[str, Tuple[Tuple[str, ...], Any]] = {
+    "StringLookup": (("text", "date"), "[UNK]"),
+    "IntegerLookup": (("integer", "boolean"), -1),
+}
 _OF_NUMBERS = ("Normalization", "Discretization")
 _NUMBERS = ("number", "array", "sequence", "tensor", "image")  # kinds of features
 
-Wanted = Mapping[Optional[str], Set[str]]  # by the name of an input, None of an only one: classes of the layers that learn from its rows
+
+
+@dataclass
+class Wish:
+    """What layers of one class want of an input.
+
+    Attributes:
+        learns: Whether one comes without what it learns; a lookup that has its vocabulary wants codes alone.
+        texts: That need a code.
+    """
+
+    learns: bool = False
+    texts: Set[str] = field(default_factory=set)
+
+
+Wanted = Mapping[Optional[str], Mapping[str, Wish]]  # by the name of an input, None of an only one, and the class of layers
 
 
 # ---- in a model
@@ -78,13 +104,14 @@ def _on_inputs(model: dict, outer: Sequence[Optional[str]]) -> Iterator[Tuple[Op
 
 
 def _learning(model: dict) -> List[Tuple[Optional[str], dict]]:
-    """The layers of a model in full form that learn from data, each with the name of its input.
+    """The layers of a model in full form that learn from data, and lookups, each with the name of its input.
 
     Raises:
         NotSupported: one takes something else than an input.
     """
     begins = definitions.inputs(model)
-    found = [(name, layer) for name, layer in _on_inputs(model, begins if len(begins) > 1 else [None]) if _learns(layer)]
+    taken = _on_inputs(model, begins if len(begins) > 1 else [None])
+    found = [(name, layer) for name, layer in taken if _learns(layer) or class_of(layer) in _LOOKUPS]
     known = {id(layer) for _, layer in found}
     for layer in objects(model):
         if _learns(layer) and id(layer) not in known:
@@ -115,17 +142,38 @@ def wanted(definition: dict, search: Optional[dict]) -> Wanted:
     Raises:
         NotSupported.
     """
-    found: Dict[Optional[str], Set[str]] = {}
+    found: Dict[Optional[str], Dict[str, Wish]] = {}
     for model in _variants(definition, search):
         for name, layer in _learning(model):
-            if layer["class_name"] not in _OF_NUMBERS:
+            wish = found.setdefault(name, {}).setdefault(layer["class_name"], Wish())
+            wish.learns = wish.learns or _learns(layer)
+            if layer["class_name"] in _LOOKUPS:
+                wish.texts.update(_named(layer))
+            elif layer["class_name"] not in _OF_NUMBERS:
                 raise NotSupported(
                     "layer %s of a model cannot learn a vocabulary" % layer["class_name"],
-                    "Categories and tokens are codes before the model sees them.",
-                    'Leave it out: a column of categories is one-hot or embedded as its encoder says, and texts take the encoder "tokens".',
+                    "Tokens are codes before the model sees them.",
+                    'Leave it out, and set the encoder "tokens" for the column, which cuts texts alike.',
                 )
-            found.setdefault(name, set()).add(layer["class_name"])
     return found
+
+
+def _named(layer: dict) -> List[str]:
+    """The values that a lookup names itself, as a column spells them."""
+    config = layer["config"]
+    if _learns(layer) and not _plain(config):
+        raise NotSupported(
+            "layer %s of a model has one index for all values that it does not know, and gives indices" % layer["class_name"],
+            "It says %s." % json.dumps({key: config[key] for key in ("num_oov_indices", "invert") if key in config}),
+            "Leave num_oov_indices and invert out.",
+        )
+    vocabulary = config.get("vocabulary")
+    named = [config.get("mask_token"), *(vocabulary if isinstance(vocabulary, list) else ())]
+    return [columns.spelled(value) for value in named if value is not None]
+
+
+def _plain(config: dict) -> bool:
+    return config.get("num_oov_indices", 1) == 1 and not config.get("invert")
 
 
 # ---- in the options
@@ -139,7 +187,7 @@ def _features_of(name: Optional[str], inputs: Optional[Sequence[dict]], features
 
 def encoders(found: Wanted, given: Mapping[str, Any], inputs: Optional[Sequence[dict]], features: Sequence[str],
              types: Mapping[str, str]) -> Dict[str, Any]:  # fmt: skip
-    """Complete the option ``encoders``: columns that go to a layer that learns from numbers come to it as they are.
+    """Complete the option ``encoders``: columns that go to a layer that learns from numbers come to it as they are, to a lookup as codes.
 
     Args:
         found: Of :func:`wanted`.
@@ -151,7 +199,22 @@ def encoders(found: Wanted, given: Mapping[str, Any], inputs: Optional[Sequence[
     """
     result = dict(given)
     for name, layers in found.items():
-        for column in _features_of(name, inputs, features):
+        taken, lookups = _features_of(name, inputs, features), sorted(set(layers) & set(_LOOKUPS))
+        if lookups:
+            (column, *others), lookup = taken, lookups[0]
+            codes = "index" in columns.encoders_of(types[column]) and columns.of(types[column]).spelling in _LOOKUPS[lookup][0]
+            if not others and len(layers) == 1 and codes and result.get(column, "index") == "index":
+                result[column] = "index"
+            elif any(wish.learns for wish in layers.values()):
+                raise InvalidArgument(
+                    'layer %s of the model does not look up column "%s"' % (lookup, column),
+                    "Its input takes %d column%s, this one of type %s%s; the layer takes one of %s, and no other layer that learns."
+                    % (len(taken), "s" * bool(others), types[column], _with(result.get(column)),
+                       "text or dates" if lookup == "StringLookup" else "integers or booleans"),
+                    'Give each such column an input of its own by the option "inputs", and no encoder; arrays take the encoder "tokens".',
+                )  # fmt: skip
+            continue
+        for column in taken:
             if column not in result and "none" in columns.encoders_of(types[column]):
                 result[column] = "none"
             form = columns.kind(types[column], result.get(column))
@@ -159,18 +222,30 @@ def encoders(found: Wanted, given: Mapping[str, Any], inputs: Optional[Sequence[
             if (form or "number") not in _NUMBERS or encoder == "bucketize":
                 raise InvalidArgument(
                     'layer %s of the model does not learn from column "%s"' % (sorted(layers)[0], column),
-                    "It has type %s%s; the layer takes numbers." % (types[column], ", its encoder is %s" % encoder if encoder else ""),
+                    "It has type %s%s; the layer takes numbers." % (types[column], _with(result.get(column))),
                     'Give the column an input of its own by the option "inputs"%s.'
                     % (", or an encoder for numbers" if "none" in columns.encoders_of(types[column]) else ""),
                 )
     return result
 
 
+def _with(encoder: Any) -> str:
+    return "" if encoder is None else ", its encoder is %s" % columns.encoder_name(encoder)
+
+
 def specifications(specs: List[dict], found: Wanted, inputs: Optional[Sequence[dict]]) -> List[dict]:
     """Return the specifications of features, with what segments have to tell of them beside."""
     names = [spec["name"] for spec in specs]
     counted = {column for name, layers in found.items() if "Discretization" in layers for column in _features_of(name, inputs, names)}
-    return [{**spec, "points": True} if spec["name"] in counted else spec for spec in specs]
+    known: Dict[str, Set[str]] = {}
+    for name, layers in found.items():
+        for lookup in set(layers) & set(_LOOKUPS):
+            for column in _features_of(name, inputs, names):
+                known.setdefault(column, set()).update(layers[lookup].texts)
+    specs = [{**spec, "points": True} if spec["name"] in counted else spec for spec in specs]
+    return [
+        {**spec, "known": sorted(known[spec["name"]])} if spec["encoder"] == "index" and known.get(spec["name"]) else spec for spec in specs
+    ]
 
 
 # ---- from statistics
@@ -191,9 +266,12 @@ def learnt(merged: dict, found: Wanted, shard_stats: Sequence[dict]) -> dict:
     inputs = []
     for given in merged["inputs"]:
         layers = found.get(given["name"] if len(merged["inputs"]) > 1 else None)
-        if layers is not None:
+        if layers is not None and any(wish.learns for wish in layers.values()):
             features = [(by_name[name], [stats["columns"][name] for stats in shard_stats]) for name in given["features"]]
-            adapted = {"moments": _moments(given, features, merged["rows"]["train"])}
+            if features[0][0]["encoder"] == "index":
+                adapted = {"values": _values(*features[0], merged["rows"]["train"])}
+            else:
+                adapted = {"moments": _moments(given, features, merged["rows"]["train"])}
             if "Discretization" in layers:
                 adapted["points"] = _points(features, merged["rows"]["train"])
             given = {**given, "adapted": adapted}
@@ -252,6 +330,21 @@ def _points(features: List[Tuple[dict, List[dict]]], rows: int) -> List[List[flo
     return [found.tolist() for found in encoding.in_blocks(distinct[times > 0], times[times > 0])]
 
 
+def _values(feature: dict, parts: List[dict], rows: int) -> List[List[Any]]:
+    """The values of a category, and how many training rows have each, in the order in which Keras' lookups number them."""
+    counts: Dict[str, int] = {}
+    for part in parts:
+        for value, count in part["counts"].items():
+            counts[value] = counts.get(value, 0) + count
+    if "value" in feature.get("nulls", ()):
+        value = feature["nulls"]["value"]
+        counts[value] = counts.get(value, 0) + rows - sum(counts.values())
+    whole = columns.of(feature["type"]).spelling in _LOOKUPS["IntegerLookup"][0]
+    coded = set(feature["vocabulary"])
+    values = sorted(coded & set(counts), key=lambda value: (counts[value], columns.whole(value) if whole else value), reverse=True)
+    return [values, [counts[value] for value in values]]
+
+
 # ---- in a trial
 
 
@@ -269,10 +362,18 @@ def bound(model: dict, run: dict) -> dict:
     inputs = run["inputs"]
     for name, layer in _learning(model):
         number = next(i for i, given in enumerate(inputs) if len(inputs) == 1 or given["name"] == name)
-        adapted, config = inputs[number]["adapted"], layer["config"]
+        adapted, config = inputs[number].get("adapted"), layer["config"]
         if layer["class_name"] == "Normalization":
             rank = 1 + len(encoding.input_shape(encoding.model_part(run)["inputs"][number]))
             config.update(_normalization(config.get("axis", -1), adapted["moments"], rank))
+        elif layer["class_name"] in _LOOKUPS:
+            feature = next(feature for feature in run["features"] if feature["name"] == inputs[number]["features"][0])
+            if feature["encoder"] != "index" or not _plain(config):
+                continue
+            layer.update(class_name="IntegerLookup", config=_lookup(layer, adapted, feature["vocabulary"], run["rows"]["train"]))
+            for taking in objects(model):
+                if taking["class_name"] == "InputLayer" and taking["config"].get("dtype") == "string":
+                    taking["config"]["dtype"] = "int32"
         else:
             config["bin_boundaries"] = _discretization(config.pop("num_bins"), config.get("epsilon", 0.01), adapted["points"])
     return model
@@ -290,6 +391,8 @@ def check(definition: dict, search: Optional[dict], run: dict) -> None:
                 layer["config"]["axis"] = -1  # each trial's own is seen when it is made
             elif layer["class_name"] == "Discretization" and any(map(is_placeholder, layer["config"].values())):
                 layer["config"].update(num_bins=2, epsilon=0.01)
+            elif layer["class_name"] in _LOOKUPS and is_placeholder(layer["config"].get("max_tokens")):
+                layer["config"]["max_tokens"] = None
         bound(model, run)
 
 
@@ -314,6 +417,41 @@ def _normalization(axis: Any, moments: dict, rank: int) -> dict:
     whole = mean.mean(axis=reduced, keepdims=True)  # of parts of as many numbers each
     variance = (variance + (mean - whole) ** 2).mean(axis=reduced)
     return {"mean": np.squeeze(whole, reduced).tolist(), "variance": variance.tolist()}
+
+
+def _lookup(layer: dict, adapted: Optional[dict], vocabulary: List[Optional[str]], rows: int) -> dict:
+    """The arguments of an ``IntegerLookup`` that makes of codes what a lookup makes of values.
+
+    Args:
+        layer: The lookup.
+        adapted: What there is to learn, where it comes without a vocabulary.
+        vocabulary: Of the column, by which values have codes.
+        rows: For training.
+
+    Source: ``finalize_state`` and ``set_vocabulary`` of keras/src/layers/preprocessing/index_lookup.py, Keras 3.15.
+    """
+    config, unknown = layer["config"], _LOOKUPS[layer["class_name"]][1]
+    kept = {key: config[key] for key in ("name", "trainable", "max_tokens", "output_mode", "pad_to_max_tokens", "sparse") if key in config}
+    code = {value: number + 1 for number, value in enumerate(vocabulary)}
+    mask, unknown = config.get("mask_token"), columns.spelled(config.get("oov_token", unknown))
+    masks = [] if mask is None else [columns.spelled(mask)]
+    kept["mask_token"] = None if mask is None else code.setdefault(masks[0], len(code) + 1)
+    leading = (masks if config.get("output_mode", "int") == "int" else []) + [unknown]
+    if config.get("vocabulary") is not None:
+        values = [columns.spelled(value) for value in config["vocabulary"]]
+        if values[: len(leading)] == leading:  # Keras takes them along or not; -1 is no code
+            code[unknown] = -1
+        return {**kept, "vocabulary": [code.setdefault(value, len(code) + 1) for value in values], "idf_weights": config.get("idf_weights")}
+    pairs = [(value, count) for value, count in zip(*adapted["values"]) if value not in [*masks, unknown]]
+    if isinstance(config.get("max_tokens"), int):
+        pairs = pairs[: max(0, config["max_tokens"] - len(leading))]
+    if not pairs:
+        raise InvalidArgument(
+            "layer %s has no value to learn" % layer["class_name"], "Its column has none, or max_tokens leaves no room.", "Leave it out."
+        )
+    if config.get("output_mode") in ("tf_idf", "tf-idf"):
+        kept["idf_weights"] = [math.log(1 + rows / (1 + count)) for _, count in pairs]
+    return {**kept, "vocabulary": [code[value] for value, _ in pairs]}
 
 
 def _discretization(bins: Any, epsilon: Any, points: List[List[float]]) -> List[float]:

@@ -6,7 +6,7 @@ import json
 import random
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, List, Mapping, Optional, Set, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 from cerebro_udf import columns, faults, refusals
 from cerebro_udf.catalog import STOP_SECONDS, Ledger, refuse_read_only
@@ -97,7 +97,7 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str
     features = start.features(features)
     unnamed = features == ["*"] and parsed.inputs is None
     learning = adapting.wanted(start.definition, parsed.search)
-    if learning and isinstance(table, packed.Packed):
+    if isinstance(table, packed.Packed) and any(wish.learns for layers in learning.values() for wish in layers.values()):
         raise NotSupported(
             "the model has a layer that learns from data, and a packed table does not tell what",
             "Layers %s learn from statistics of columns, which are read for each run." % ", ".join(sorted(set().union(*learning.values()))),
@@ -130,7 +130,7 @@ def refuse_null(label: Optional[str], features: Optional[List[str]], options: di
 
 
 def described(plpy, source: str, features: Optional[List[str]], label: Optional[str], options: run_options.Options, seeded: bool,
-              author: Optional[str] = None, learning: Mapping[Optional[str], Set[str]] = {}) -> Source:  # fmt: skip
+              author: Optional[str] = None, learning: Mapping[Optional[str], Any] = {}) -> Source:  # fmt: skip
     """The table whose rows are read, checked against the options that say how.
 
     Args:

@@ -11,8 +11,8 @@ import numpy as np
 
 from cerebro_udf import definition as definitions
 from cerebro_udf import placeholders
-from cerebro_udf.architecture import MODULES
-from cerebro_udf.errors import InvalidArgument, TrialFailed
+from cerebro_udf.architecture import MODULES, objects
+from cerebro_udf.errors import InvalidArgument, NotSupported, TrialFailed
 from cerebro_udf.segment import network, state, weights
 
 import h5py  # isort: skip  (network imports TensorFlow first)
@@ -56,6 +56,12 @@ def take_in(config: dict, arrays: Dict[str, np.ndarray], place: List[str], pulse
                 "the archive lacks the model that it speaks of", 'No model in it is named "%s".' % name, "Export it again."
             )
         config, model = inner[0], model.get_layer(name)
+    if place and any(found["class_name"] == "IntegerLookup" for found in objects(config)):
+        raise NotSupported(
+            "the model of the archive looks up codes of the run that it was exported from",
+            "A column's codes are made for each run.",
+            'Begin from that run: set the option "init_from".',
+        )
     settled = {id(variable) for variable in _settle(config, model)}
     definition = {key: config[key] for key in ("module", "class_name", "config", "registered_name")}
     return placeholders.literal(definition), state.pack(weights.collect(model, pulse, settled), pulse=pulse)

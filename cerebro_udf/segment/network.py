@@ -468,6 +468,8 @@ def _named_outputs(body: keras.Model) -> List[Optional[str]]:
 
 def _joined(given: dict, number: int, tensors: dict) -> Any:
     """Join what goes to one input: its numbers, then its codes, looked up; its layers follow."""
+    if any(code["encoder"] == "index" for code in given["codes"]):
+        return tensors[encoders.tensor_name("codes", number)]
     pieces = [tensors[name] for name in [encoders.tensor_name("numbers", number)] if given["numbers"] is not None]
     for i, code in enumerate(given["codes"]):
         column = tensors[encoders.tensor_name("codes", number)][:, i]

@@ -136,7 +136,7 @@ def _encoder(place: str, value: Any) -> None:
 
 
 _FEATURE = fields(name=text, type=text, kind=one_of("number", "array", "text", *columns.FORMS), encoder=maybe(_encoder),
-                  points=maybe(flag))  # fmt: skip
+                  points=maybe(flag), known=maybe(many(text)))  # fmt: skip
 _ENDS = one_of("pre", "post")
 _FORMS = {
     "sequence": fields(length=whole(1, 10**6), pad=_ENDS, truncate=_ENDS),

@@ -12,13 +12,14 @@ import keras
 import numpy as np
 import pytest
 
-from cerebro_udf import definition, encoders
+from cerebro_udf import definition, encoders, tensors
 from cerebro_udf.coordinator import adapting
 from cerebro_udf.errors import InvalidArgument, NotSupported
 from cerebro_udf.segment.column import Numbers, Steps
 
 L = keras.layers
 LABEL = {"name": "y", "output": None, "type": "real", "task": "regression", "encoder": None}
+LEARNS = adapting.Wish(True)
 DENSE = {"Dense": {"units": 1}}
 
 
@@ -76,7 +77,7 @@ def adapted(axis, rows: np.ndarray) -> keras.Layer:
 def test_normalization_of_columns_side_by_side_learns_what_keras_learns_of_all_rows(axis):
     shards = columns(a=(), b=(4,), c=())
     given = {"layers": [{"Normalization": {"axis": axis}}, DENSE]}
-    assert wanted(given) == {None: {"Normalization"}}
+    assert wanted(given) == {None: {"Normalization": LEARNS}}
     config = layer_of(given, run(dict.fromkeys("abc", "none"), shards, wanted(given)))
     rows = np.concatenate([whole(shards, "a")[:, None], whole(shards, "b"), whole(shards, "c")[:, None]], 1)
     plain = adapted(tuple(axis) if isinstance(axis, list) else axis, rows)
@@ -153,6 +154,78 @@ def test_boundaries_of_more_numbers_than_are_told_one_by_one_are_within_a_thousa
     np.testing.assert_allclose(below, [(rows < boundary).mean() for boundary in plain.bin_boundaries], atol=1e-3)
 
 
+LOOKED_UP = {
+    "StringLookup": (["b", "a", "ä", "b", "c", "[UNK]", "a", "d", "", "d"], ["a", "z", "", "[UNK]", "ä"]),
+    "IntegerLookup": ([7, 7, -1, 3, 2**60, 3, 11, 2, 0, 100], [7, 5, 0, -1, 2**60]),
+}
+TYPES = {"StringLookup": "text", "IntegerLookup": "bigint"}
+
+
+def looked_up(name: str, arguments: dict, values: list, shards: int = 3) -> tuple[dict, dict]:
+    """The config of the layer of codes, and the stored feature, of a column of these values."""
+    given = {"layers": [{name: arguments}, DENSE]}
+    found = wanted(given)
+    spec = {"name": "a", "type": TYPES[name], "kind": "text", "encoder": adapting.encoders(found, {}, None, ["a"], {"a": TYPES[name]})["a"]}
+    (spec,) = adapting.specifications([spec], found, None)
+    stats = []
+    for part in np.array_split(np.array(values, object), shards):
+        counts = {str(value): part.tolist().count(value) for value in part}
+        none = {"nulls": 0, "nans": 0, "infinities": 0}
+        columns = {"a": {"counts": counts, **none}, "y": {"min": 0.0, "max": 1.0, **none}}
+        stats.append({"rows": len(part), "train_rows": len(part), "validation_rows": 0, "skipped": 0, "columns": columns})
+    stored = adapting.learnt(encoders.merge([spec], [LABEL], stats), found, stats)
+    layers = adapting.bound(definition.full(definition.check(given)), json.loads(json.dumps(stored)))["config"]["layers"]
+    return layers[0], stored
+
+
+@pytest.mark.parametrize("name", LOOKED_UP)
+@pytest.mark.parametrize("arguments", [
+    {}, {"mask_token": True}, {"max_tokens": 4}, {"max_tokens": 4, "mask_token": True}, {"output_mode": "one_hot"},
+    {"output_mode": "tf_idf"},
+    {"output_mode": "multi_hot", "max_tokens": 20, "pad_to_max_tokens": True}, {"output_mode": "count", "mask_token": True},
+    {"vocabulary": slice(1, 5)}, {"vocabulary": slice(1, 5), "output_mode": "one_hot", "mask_token": True},
+])  # fmt: skip
+def test_a_lookup_gives_of_codes_what_keras_gives_of_values_after_adapt(name, arguments):
+    values, asked = LOOKED_UP[name]
+    arguments = dict(arguments)
+    if "mask_token" in arguments:
+        arguments["mask_token"] = "" if name == "StringLookup" else 0
+    if "vocabulary" in arguments:
+        arguments["vocabulary"] = list(dict.fromkeys(value for value in values[arguments["vocabulary"]] if value not in ("", 0)))
+    plain = getattr(L, name)(**arguments)
+    if "vocabulary" not in arguments:
+        plain.adapt(np.array(values).reshape(-1, 1))
+    layer, stored = looked_up(name, arguments, values)
+    assert layer["class_name"] == "IntegerLookup"
+    codes = tensors.Encoding(stored).encode({"a": [str(value) for value in asked]})["codes"]
+    np.testing.assert_allclose(
+        L.IntegerLookup.from_config(layer["config"])(codes), plain(np.array(asked).reshape(-1, 1)), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("layer, types, given, told", [
+    ("StringLookup", {"a": "bigint"}, {}, "bigint"), ("IntegerLookup", {"a": "text"}, {}, "text"),
+    ("StringLookup", {"a": "text[]"}, {}, "tokens"),
+    ("StringLookup", {"a": "text", "b": "text"}, {}, "2 columns"), ("IntegerLookup", {"a": "integer"}, {"a": "none"}, "none"),
+])  # fmt: skip
+def test_columns_that_a_lookup_does_not_take_are_refused(layer, types, given, told):
+    with pytest.raises(InvalidArgument, match="does not look up") as refused:
+        adapting.encoders(wanted({"layers": [layer, DENSE]}), given, None, list(types), types)
+    assert told in "%s %s" % (refused.value.detail, refused.value.hint)
+
+
+def test_a_lookup_with_a_vocabulary_takes_what_an_encoder_makes_where_one_is_named():
+    found = wanted({"layers": [{"IntegerLookup": {"vocabulary": [1, 2]}}, DENSE]})
+    assert adapting.encoders(found, {"a": "none"}, None, ["a"], {"a": "integer"}) == {"a": "none"}
+    assert adapting.encoders(found, {}, None, ["a"], {"a": "integer"}) == {"a": "index"}
+
+
+@pytest.mark.parametrize("arguments", [{"num_oov_indices": 2}, {"num_oov_indices": 0}, {"invert": True}])
+def test_lookups_that_would_need_the_values_themselves_are_refused(arguments):
+    with pytest.raises(NotSupported, match="one index for all values"):
+        wanted({"layers": [{"StringLookup": arguments}, DENSE]})
+
+
 def test_steps_that_fill_a_row_up_are_none_to_learn_from():
     column = Steps("a", "none", False, counted=True)
     column.append(np.array([[[3.0], [2.0**-126]], [[4.0], [5.0]]]), None)
@@ -165,7 +238,7 @@ def test_steps_that_fill_a_row_up_are_none_to_learn_from():
     lambda x: L.Dense(1)(keras.Model((inner := keras.Input((3,))), L.Normalization()(inner))(x)),
 ])  # fmt: skip
 def test_a_layer_is_found_on_an_input_of_a_model_or_of_one_within(build):
-    assert wanted(functional(build)) == {None: {"Normalization"}}
+    assert wanted(functional(build)) == {None: {"Normalization": LEARNS}}
 
 
 @pytest.mark.parametrize("given", [
@@ -182,7 +255,7 @@ def test_a_layer_that_takes_no_input_is_refused_before_anything_starts(given):
 
 
 @pytest.mark.parametrize("layer", [
-    {"Normalization": {"mean": 0, "variance": 1}}, {"Discretization": {"bin_boundaries": [1, 2]}}, {"StringLookup": {"vocabulary": ["a"]}},
+    {"Normalization": {"mean": 0, "variance": 1}}, {"Discretization": {"bin_boundaries": [1, 2]}},
     {"CategoryEncoding": {"num_tokens": 3}}, {"Hashing": {"num_bins": 3}}, {"TextVectorization": {"vocabulary": ["a"]}},
 ])  # fmt: skip
 def test_layers_that_have_what_they_need_learn_nothing_wherever_they_are(layer):
@@ -193,7 +266,7 @@ def test_what_a_search_may_put_in_the_place_of_a_layer_is_looked_for_too():
     given = {"layers": ["$first", {"Dense": {"units": "$units"}}]}
     axis = ["Identity", "Normalization", {"Discretization": {"num_bins": 3, "output_mode": "count"}}]
     search = {"space": {"first": axis, "units": {"low": 1, "high": 3}, "learning_rate": [0.1]}}
-    assert wanted(given, search) == {None: {"Normalization", "Discretization"}}
+    assert wanted(given, search) == {None: {"Normalization": LEARNS, "Discretization": LEARNS}}
     with pytest.raises(NotSupported):
         wanted({"layers": [DENSE, "$first", {"Dense": {"units": "$units"}}]}, search)
 
@@ -223,12 +296,12 @@ def test_an_axis_that_a_search_varies_is_bound_trial_by_trial():
 ])  # fmt: skip
 def test_columns_that_are_no_numbers_do_not_go_to_a_layer_of_numbers(types, given, told):
     with pytest.raises(InvalidArgument, match="does not learn from") as refused:
-        adapting.encoders({None: {"Normalization"}}, given, None, list(types), types)
+        adapting.encoders({None: {"Normalization": LEARNS}}, given, None, list(types), types)
     assert told in "%s %s" % (refused.value.message, refused.value.detail)
 
 
 def test_only_the_columns_of_a_layer_are_left_as_they_are():
     types = {"a": "real", "b": "real", "c": "real[]", "t": "text"}
     inputs = [{"name": "n", "features": ["a", "c"], "stack": None}, {"name": "other", "features": ["b", "t"], "stack": None}]
-    found = adapting.encoders({"n": {"Normalization"}}, {"c": "minmax"}, inputs, list(types), types)
+    found = adapting.encoders({"n": {"Normalization": LEARNS}}, {"c": "minmax"}, inputs, list(types), types)
     assert found == {"a": "none", "c": "minmax"}
