@@ -26,6 +26,7 @@ PURE = (
     "keras2.py",
     "keras_names.py",
     "keras_objects.py",
+    "loss_forms.py",
     "metric_forms.py",
     "optimizers.py",
     "placeholders.py",
@@ -60,7 +61,7 @@ PURE_IMPORTS = frozenset(
     " optuna random re typing unicodedata cerebro_udf.architecture cerebro_udf.columns cerebro_udf.compilation"
     " cerebro_udf.definition cerebro_udf.encoders cerebro_udf.errors cerebro_udf.keras2 cerebro_udf.keras_names"
     " cerebro_udf.keras_objects"
-    " cerebro_udf.metric_forms cerebro_udf.optimizers cerebro_udf.placeholders cerebro_udf.precision cerebro_udf.refusals"
+    " cerebro_udf.loss_forms cerebro_udf.metric_forms cerebro_udf.optimizers cerebro_udf.placeholders cerebro_udf.precision cerebro_udf.refusals"
     " cerebro_udf.sequences cerebro_udf.siphash cerebro_udf.sparse cerebro_udf.coordinator.augment"
     " cerebro_udf.coordinator.directions cerebro_udf.coordinator.matching cerebro_udf.coordinator.options"
     " cerebro_udf.coordinator.ends cerebro_udf.coordinator.per_column cerebro_udf.coordinator.pruners cerebro_udf.coordinator.samplers"

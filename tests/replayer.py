@@ -185,6 +185,8 @@ def training_rows(run: dict, shards: list[dict], outputs: list) -> list[tuple]:
         else values.astype(np.float32)
         for label, values in zip(labels, found)
     ]
+    if columns_wanted(run):
+        encoded = [np.eye(len(labels[0]["classes"]), dtype=np.float32)[encoded[0]]]
     weights, ones = [whole["weight"]] if "weight" in whole else [], np.ones(len(train), np.float32)
     if any("weights" in label for label in labels):
         rows = weights[0] if weights else ones
@@ -201,6 +203,11 @@ def training_rows(run: dict, shards: list[dict], outputs: list) -> list[tuple]:
         tuple(taken(array, np.flatnonzero(train[end - len(shard["features"]) : end]) + end - len(shard["features"])) for array in arrays)
         for end, shard in zip(ends, shards)
     ]
+
+
+def columns_wanted(run: dict) -> bool:
+    """Whether the loss is one that compares a column per class."""
+    return len(run["encoders"]["labels"]) == 1 and run["options"]["loss"] is not None
 
 
 def taken(array, picks):
@@ -242,8 +249,12 @@ def build(keras, run: dict, trial: int, width: int):
     rate = getattr(keras.optimizers.schedules, rate["class_name"])(**rate["config"])
     optimizer = getattr(keras.optimizers, optimizer["class_name"])(**{**optimizer["config"], "learning_rate": rate})
     losses = [keras.losses.SparseCategoricalCrossentropy() if "classes" in label else keras.losses.MeanSquaredError() for label in labels]
+    if columns_wanted(run):
+        losses = [getattr(keras.losses, run["options"]["loss"]["class_name"])(**run["options"]["loss"]["config"])]
     metrics = [
-        [keras.metrics.SparseCategoricalAccuracy(name="accuracy") if "classes" in label else keras.metrics.MeanAbsoluteError(name="mae")]
+        [keras.metrics.CategoricalAccuracy(name="accuracy")]
+        if columns_wanted(run)
+        else [keras.metrics.SparseCategoricalAccuracy(name="accuracy") if "classes" in label else keras.metrics.MeanAbsoluteError(name="mae")]
         for label in labels
     ]
     if len(labels) == 1:

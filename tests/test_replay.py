@@ -184,6 +184,16 @@ def test_replay_of_a_model_that_learns_from_all_rows_beforehand(session, begin, 
     assert differing(state, again, values[0], "whole") == []
 
 
+def test_replay_of_a_loss_that_compares_one_column_per_class(session, begin, tmp_path):
+    """Plain Keras is given one-hot labels."""
+    loss = {"CategoricalCrossentropy": {"label_smoothing": 0.1}}
+    statement, values = begin(loss=loss, sample_weight="weight", epochs=1, search={"space": {"batch_size": [8]}})
+    session.conn.execute(statement, values)
+    again = replay(session, tmp_path / "out.npz", values[0])
+    state = outcome.arrays(outcome.states(session.cluster, values[0])[0, len(SIZES)])
+    assert differing(state, again, values[0], "whole") == []
+
+
 def two_outputs() -> dict:
     """A model that says of a row which kind it is and how large; its outputs are not in alphabetical order."""
     x = keras.Input((5,))

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, List, Mapping, Optional, Tuple
 
-from cerebro_udf import columns, faults, refusals
+from cerebro_udf import columns, faults, loss_forms, refusals
 from cerebro_udf.catalog import STOP_SECONDS, Ledger, refuse_read_only
 from cerebro_udf.coordinator import (
     adapting,
@@ -109,6 +109,9 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str
     parsed.augment = augment.check(parsed.augment, table.feature_specs(parsed.encoders, parsed.nulls))
     if start.earlier is not None:
         refuse_other_kinds(table, start.earlier["encoders"])
+    for output in table.label_specs(parsed.labels(label)):
+        for loss in run_options.losses(parsed, output["output"]):
+            loss_forms.check(loss, columns.task_of(output), output["type"].endswith("[]"), output["name"])
     if parsed.class_weight is not None:
         for output in table.label_specs(parsed.labels(label)):
             if parsed.of_output(parsed.class_weight, output["output"]) is not None:

@@ -176,6 +176,14 @@ def check_named(options: Options, tasks: Optional[List[str]]) -> None:
             given["direction"] = directions.reported(options, key, given[named], given["direction"], tasks)
 
 
+def losses(options: Options, name: Optional[str]) -> List[dict]:
+    """Return the losses of an output as far as they are named: in the option, and in the axis of a search."""
+    space = (options.search or {}).get("space") or {}
+    given = _values(parse_space(space).axes if space else {}, "loss", None)
+    read = [options.loss, *(ends.read_loss(options, value) for value in given if value is not None)]
+    return [loss for loss in (options.of_output(one, name) for one in read) if loss is not None]
+
+
 def parse_init_from(options: Optional[dict]) -> Optional[Dict[str, Any]]:
     """Return option ``init_from`` as ``{"run", "trial"}``, checked ahead of the others: a run decides about some of them."""
     given = (options or {}).get("init_from")

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
-from cerebro_udf import compilation, definition, encoders, placeholders, precision, sparse
+from cerebro_udf import compilation, definition, encoders, loss_forms, placeholders, precision, sparse
 from cerebro_udf.errors import CerebroError, InvalidArgument, TrialFailed, counted
 from cerebro_udf.segment import memory, overflow
 from cerebro_udf.segment.importing import apart
@@ -215,13 +215,26 @@ class _End:
         self.name = output["name"]
         divides = output["task"] != "regression"
         logits, units = divides and _ends_linear(tensor), tensor.shape[-1]
-        self.loss = _default_loss(units, output, logits) if loss is None else keras.losses.get(loss)
+        self.loss = _default_loss(units, output, logits) if loss is None else keras.saving.deserialize_keras_object(loss)
         logits = divides and _from_logits(self.loss)
+        if loss is not None and loss_forms.one_hot(loss, output, units):
+            self.loss = _OneHot(self.loss, units)
         self.kind = "value" if not divides else "logit" if logits else "probability"
         self.metrics = (
             _default_metrics(units, output, logits) if metrics is None else [suited(metric, output, units, logits) for metric in metrics]
         )
         self.weighted_metrics = [suited(metric, output, units, logits) for metric in weighted or ()]
+
+
+class _OneHot(keras.losses.Loss):
+    """A loss that is given one column per class (n, units) of labels that are class numbers (n,)."""
+
+    def __init__(self, loss: keras.losses.Loss, units: int):
+        super().__init__(name=loss.name)
+        self._loss, self._units = loss, units
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return self._loss(tf.one_hot(y_true, self._units, dtype=y_pred.dtype), y_pred, sample_weight)
 
 
 class _Tracked(keras.losses.Loss):

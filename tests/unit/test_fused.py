@@ -55,19 +55,20 @@ def assert_equal(ours: bytes, theirs: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "layers, encoders, optimizer, metrics",
+    "layers, encoders, optimizer, metrics, loss",
     [
-        (EVERYTHING, part(), {"Adam": {"clipnorm": 0.1, "amsgrad": True}}, None),
-        (EVERYTHING, CODES, {"SGD": {"learning_rate": 0.1, "momentum": 0.9, "nesterov": True}}, None),
-        (EVERYTHING, part(), {"Adam": {"learning_rate": 0.01, "beta_1": 0.8, "beta_2": 0.9, "epsilon": 1e-3}}, None),
-        (DENSE, CODES_ALONE, {"SGD": {"learning_rate": 0.1, "weight_decay": 0.1}}, None),
+        (EVERYTHING, part(), {"Adam": {"clipnorm": 0.1, "amsgrad": True}}, None, None),
+        (EVERYTHING, CODES, {"SGD": {"learning_rate": 0.1, "momentum": 0.9, "nesterov": True}}, None, None),
+        (EVERYTHING, part(), {"Adam": {"learning_rate": 0.01, "beta_1": 0.8, "beta_2": 0.9, "epsilon": 1e-3}}, None,
+         {"CategoricalCrossentropy": {"from_logits": True}}),
+        (DENSE, CODES_ALONE, {"SGD": {"learning_rate": 0.1, "weight_decay": 0.1}}, None, "mse"),
         (DENSE, part(), {"Adam": {"learning_rate": {"CosineDecay": {"initial_learning_rate": 0.01, "decay_steps": 20}}}},
-         ["sparse_categorical_accuracy", "SparseTopKCategoricalAccuracy"]),
+         ["sparse_categorical_accuracy", "SparseTopKCategoricalAccuracy"], None),
     ],
     ids=["everything", "text", "plain Adam", "text alone", "schedule"],
 )  # fmt: skip
-def test_members_trained_as_one_are_what_each_is_alone(layers, encoders, optimizer, metrics):
-    program, arrays = Program(spec(layers, encoders, optimizer, metrics=metrics)), data(encoders)
+def test_members_trained_as_one_are_what_each_is_alone(layers, encoders, optimizer, metrics, loss):
+    program, arrays = Program(spec(layers, encoders, optimizer, loss, metrics)), data(encoders)
     fused = FusedProgram(program, 3)
     firsts, rates = [program.initial_state(seed, generators=1) for seed in (1, 2, 3)], [0.1, 0.01, None]
     for ours, blob, rate in zip(together(fused, firsts, rates, arrays), firsts, rates):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cerebro_udf import compilation, definition, errors
+from cerebro_udf import compilation, definition, errors, keras_names
 from cerebro_udf import encoders as encoding
 from cerebro_udf.segment import memory, network, program, seeds, state
 
@@ -402,10 +402,43 @@ def test_a_model_that_does_not_fit_the_data_fails_its_trial_in_one_clear_line(la
     assert "\n" not in text and "\x1b" not in text and all(word in text for word in words), text
 
 
-def test_a_loss_that_does_not_fit_fails_its_trial():
-    with pytest.raises(errors.TrialFailed):
-        built = program.Program(spec([{"Dense": {"units": 3}}], loss="categorical_crossentropy"))
-        built.train(data(part()), seeds.permutation(1, 1, 0, N), 32)
+OF_NUMBERS = ("SparseCategoricalCrossentropy", "CategoricalGeneralizedCrossEntropy", "Circle")
+
+
+@pytest.mark.parametrize("name", sorted(set(keras_names.LOSSES) - {"CTC"}))
+def test_every_loss_trains_on_classes_as_plain_keras_does_on_one_hot_labels(name):
+    """Where the loss wants class numbers, on these."""
+    arrays, order = data(part()), seeds.permutation(1, 1, 0, N)
+    config = {"label_smoothing": 0.1} if "label_smoothing" in keras_names.LOSSES[name] else {}
+    built = program.Program(spec([{"Dense": {"units": 3, "activation": "softmax"}}], loss={name: config}))
+    built.set_state(built.initial_state(1))
+    plain = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, activation="softmax")])
+    plain.compile("adam", getattr(keras.losses, name)(**config), jit_compile=False)
+    plain.set_weights([variable.numpy() for variable in built.model.trainable_variables])
+    built.train(arrays, order, 32)
+    y = arrays["label"] if name in OF_NUMBERS else np.eye(3, dtype=np.float32)[arrays["label"]]
+    plain.fit(arrays["numbers"][order], y[order], batch_size=32, shuffle=False, verbose=0)
+    for mine, theirs in zip(built.model.trainable_variables, plain.trainable_variables):
+        assert mine.numpy().tobytes() == theirs.numpy().tobytes() and np.isfinite(theirs.numpy()).all()
+
+
+@pytest.mark.parametrize(
+    "loss, encoders, words",
+    [
+        ("ctc", part(), ["CTC", "sequences"]),
+        ("sparse_categorical_crossentropy", part(task="regression", classes=None), ["compares classes", "quantity"]),
+        ("categorical_hinge", part(task="regression", classes=None), ["compares classes", "quantity"]),
+        ("circle", part(task="multi_label", classes=1), ["any number applies"]),
+        ("categorical_crossentropy", part(classes=2), ["an output unit for each class"]),
+    ],
+)
+def test_a_loss_that_makes_no_sense_of_the_label_is_refused(loss, encoders, words):
+    units = 3 if loss == "ctc" else 1
+    if encoders["outputs"][0]["task"] == "multi_label":
+        encoders["outputs"][0]["shape"] = [1]
+    with pytest.raises((errors.InvalidArgument, errors.TrialFailed)) as caught:
+        program.Program(spec([{"Dense": {"units": units}}], encoders, loss=loss))
+    assert all(word in str(caught.value) for word in words), caught.value
 
 
 def test_a_definition_that_is_not_allowed_is_refused_here_too(everything):
