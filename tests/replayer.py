@@ -10,8 +10,8 @@ holds the variables after the last visit as ``<run>/<variant>/<trial>/<group>/<n
 replay; each other one (if wanted) leaves one part of the state behind at every hop, of trial 0 only.
 
 It knows models in the short form, where a layer may learn by `adapt` beforehand, and those of several outputs, numeric features
-or one of sparse rows, labels that are integers or quantities, weights of rows and classes, mixed precision, and a search over
-the batch size; and every form of the option `validation`.
+or one of sparse rows, labels that are integers or quantities, losses of one column per class, weights of rows and classes, mixed
+precision, and a search over the batch size; and every form of the option `validation`.
 """
 
 from __future__ import annotations
@@ -185,14 +185,15 @@ def training_rows(run: dict, shards: list[dict], outputs: list) -> list[tuple]:
         else values.astype(np.float32)
         for label, values in zip(labels, found)
     ]
-    if columns_wanted(run):
-        encoded = [np.eye(len(labels[0]["classes"]), dtype=np.float32)[encoded[0]]]
     weights, ones = [whole["weight"]] if "weight" in whole else [], np.ones(len(train), np.float32)
     if any("weights" in label for label in labels):
         rows = weights[0] if weights else ones
         weights = [
             rows * (np.array(label["weights"], np.float32)[codes] if "weights" in label else ones) for label, codes in zip(labels, encoded)
         ]
+    encoded = [
+        codes if asked_loss(run, label) is None else np.eye(len(label["classes"]), dtype=np.float32)[codes] for label, codes in zip(labels, encoded)
+    ]
     places = [[label["output"] for label in labels].index(name) for name in outputs]
     run["rows"] = ((whole["features"] - mean) / scale)[train]  # before they are rounded
     arrays = [((whole["features"] - mean) / scale).astype(np.float32), encoded[0] if len(labels) == 1 else [encoded[n] for n in places]]
@@ -205,9 +206,10 @@ def training_rows(run: dict, shards: list[dict], outputs: list) -> list[tuple]:
     ]
 
 
-def columns_wanted(run: dict) -> bool:
-    """Whether the loss is one that compares a column per class."""
-    return len(run["encoders"]["labels"]) == 1 and run["options"]["loss"] is not None
+def asked_loss(run: dict, label: dict) -> dict | None:
+    """The loss that an output was asked for, which is one of those that want a column per class."""
+    asked = run["options"]["loss"]
+    return asked if label["output"] is None else (asked or {}).get(label["output"])
 
 
 def taken(array, picks):
@@ -248,15 +250,18 @@ def build(keras, run: dict, trial: int, width: int):
     rate = optimizer["config"]["learning_rate"]
     rate = getattr(keras.optimizers.schedules, rate["class_name"])(**rate["config"])
     optimizer = getattr(keras.optimizers, optimizer["class_name"])(**{**optimizer["config"], "learning_rate": rate})
-    losses = [keras.losses.SparseCategoricalCrossentropy() if "classes" in label else keras.losses.MeanSquaredError() for label in labels]
-    if columns_wanted(run):
-        losses = [getattr(keras.losses, run["options"]["loss"]["class_name"])(**run["options"]["loss"]["config"])]
-    metrics = [
-        [keras.metrics.CategoricalAccuracy(name="accuracy")]
-        if columns_wanted(run)
-        else [keras.metrics.SparseCategoricalAccuracy(name="accuracy") if "classes" in label else keras.metrics.MeanAbsoluteError(name="mae")]
-        for label in labels
-    ]
+    losses, metrics = [], []
+    for label in labels:
+        asked = asked_loss(run, label)
+        if asked is not None:
+            losses.append(getattr(keras.losses, asked["class_name"])(**asked["config"]))
+            metrics.append([keras.metrics.CategoricalAccuracy(name="accuracy")])
+        elif "classes" in label:
+            losses.append(keras.losses.SparseCategoricalCrossentropy())
+            metrics.append([keras.metrics.SparseCategoricalAccuracy(name="accuracy")])
+        else:
+            losses.append(keras.losses.MeanSquaredError())
+            metrics.append([keras.metrics.MeanAbsoluteError(name="mae")])
     if len(labels) == 1:
         (losses,), (metrics,), importance = losses, metrics, None
     else:

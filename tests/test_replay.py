@@ -202,7 +202,13 @@ def two_outputs() -> dict:
     return json.loads(keras.Model(x, [keras.layers.Dense(1, name="size")(shared), kind]).to_json())
 
 
-@pytest.mark.parametrize("weighted", [{}, {"sample_weight": "weight"}, {"class_weight": {"kind": "balanced"}, "sample_weight": "weight"}])
+@pytest.mark.parametrize(
+    "weighted",
+    [
+        {"loss": {"kind": "categorical_crossentropy"}}, {"sample_weight": "weight"},
+        {"class_weight": {"kind": "balanced"}, "sample_weight": "weight"},
+    ],
+)  # fmt: skip
 def test_replay_of_a_run_of_two_outputs(session, begin, tmp_path, weighted):
     outputs, importance = {"size": "size", "kind": "kind"}, {"size": 0.25}
     statement, values = begin(outputs=outputs, loss_weights=importance, epochs=1, search={"space": {"batch_size": [8]}}, **weighted)

@@ -117,6 +117,28 @@ def test_loss_that_no_int64_holds_is_a_number_as_any_other(session, table):
     assert session.rows("select state from cerebro.trial where run = %s", run) == [("done",)]
 
 
+def test_losses_that_compare_unit_by_unit_are_given_a_column_per_class(session, table):
+    """Of two trials that differ in how labels are written alone, the figures are the same."""
+    logits = {"from_logits": True}
+    losses = [{"SparseCategoricalCrossentropy": logits}, {"CategoricalCrossentropy": logits}, "mse"]
+    common = {"seed": 3, "validation": 0.3, "learning_rate": 0.01}
+    found = []
+    for loss in losses[:2]:
+        run = session.fit(table, session.model(), "kind", loss=loss, **common)
+        found.append(history(session, run)[0][0])
+        judged = dict(session.rows("select metric, value from cerebro.evaluate(%s, %s::text::regclass)", run, table.name))
+        found[-1]["judged"] = judged["loss"]
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+    run = session.fit(table, session.model(), "kind", search={"space": {"loss": losses}}, epochs=2, **common)
+    assert session.rows("select state from cerebro.trial where run = %s", run) == [("done",)] * 3
+
+
+@pytest.mark.parametrize("options", [{"loss": "circle"}, {"search": {"space": {"loss": ["mse", "sparse_categorical_crossentropy"]}}}])
+def test_loss_of_classes_on_a_quantity_is_refused_before_anything_starts(session, table, options):
+    error = session.refused(table, session.model(LINE), "a", ["b"], **options)
+    assert error.sqlstate == "22023" and error.message.endswith('compares classes, label "a" is a quantity') and '"mse"' in error.hint
+
+
 def test_weights_count_in_the_loss_as_in_keras(session, table):
     """With one minibatch of all rows and a rate that changes nothing, loss and metrics are those of the first weights."""
     common = {"validation": 0.3, "batch_size": 64, "learning_rate": 1e-30, "weighted_metrics": ["accuracy"]}
