@@ -61,12 +61,15 @@ def _parsed(name: str, text: str) -> Any:
             )
         return value
 
+    def constant(word: str) -> Any:
+        raise ValueError("%s is no number of JSON" % word)
+
     def whole(digits: str) -> Any:
         return int(digits) if len(digits) < 19 else number(digits)
 
     deep = InvalidArgument("argument %s is nested too deeply" % name, "At most %d levels are read." % MAX_DEPTH, "Make it flatter.")
     try:
-        value = json.loads(text, parse_float=number, parse_int=whole)
+        value = json.loads(text, parse_float=number, parse_int=whole, parse_constant=constant)
     except RecursionError:
         raise deep from None
     except ValueError as error:  # PostgreSQL has read every argument but what is inside an archive

@@ -15,6 +15,13 @@ except ImportError:  # not inside a backend
     _Base = Exception
 
 
+MOST_CHARACTERS = 1000  # of a message, a DETAIL or a HINT: what they quote may be megabytes
+
+
+def _short(text: Optional[str]) -> Optional[str]:
+    return text if text is None or len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"
+
+
 class CerebroError(_Base):
     """An error the user can act on.
 
@@ -27,10 +34,8 @@ class CerebroError(_Base):
     sqlstate = "ML000"
 
     def __init__(self, message: str, detail: Optional[str] = None, hint: Optional[str] = None):
-        super().__init__(message)
-        self.message = message
-        self.detail = detail
-        self.hint = hint
+        self.message, self.detail, self.hint = _short(message), _short(detail), _short(hint)
+        super().__init__(self.message)
 
 
 class InvalidArgument(CerebroError):

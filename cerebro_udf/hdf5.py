@@ -106,6 +106,7 @@ class _File:
             position, length = blocks.pop(0)
             end = position + length
             while position + 8 <= end and count > 0:
+                self._count(1)
                 kind, size, flags = struct.unpack_from("<HHB", self._data, position)
                 body = self._data[position + 8 : position + 8 + size]
                 if len(body) != size:

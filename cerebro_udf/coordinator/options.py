@@ -30,8 +30,8 @@ LATER = frozenset(["strategy"])
 
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(B|kB|MB|GB|TB)\s*\Z")
 _UNIT_BYTES = {"B": 1, "kB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
-_TIME_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|sec|second|min|minute|h|hour|d|day)s?(?![a-z])\s*")
-_TIME = re.compile("(?:%s)+\\Z" % _TIME_PART.pattern)
+_TIME_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|sec|second|min|minute|h|hour|d|day)s?(?![a-z])")
+_TIME = re.compile(r"(?:%s)+\s*\Z" % _TIME_PART.pattern)
 _UNIT_SECONDS = {
     "s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "d": 86400, "day": 86400,
 }  # fmt: skip
@@ -254,7 +254,7 @@ def parse_bytes(text: str) -> int:
         InvalidArgument: not an amount.
     """
     match = _MEMORY.match(text)
-    if not match or float(match.group(1)) == 0:
+    if not match or not 0 < float(match.group(1)) < MAX_SEED:
         raise wrong_option("memory", text, 'a share such as 0.5, or an amount such as "2GB"')
     return int(float(match.group(1)) * _UNIT_BYTES[match.group(2)])
 

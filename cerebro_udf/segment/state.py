@@ -100,7 +100,7 @@ def unpack(blob: bytes) -> Tuple[Dict[str, np.ndarray], Dict[str, str]]:
         header = json.loads(bytes(blob[8 : 8 + length]))
         metadata = header.pop("__metadata__")
         version, checksum = int(metadata["format"]), metadata["checksum"]
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise _damaged(str(error)) from None
     if version > FORMAT:
         raise StateMismatch(
@@ -114,8 +114,10 @@ def unpack(blob: bytes) -> Tuple[Dict[str, np.ndarray], Dict[str, str]]:
     try:
         bfloat16 = set(json.loads(metadata["bfloat16"]))
         arrays = {name: _array(body, entry, name in bfloat16) for name, entry in header.items()}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise _damaged(str(error)) from None
+    if sum(array.nbytes for array in arrays.values()) > len(body):
+        raise _damaged("its arrays lie upon each other")
     return arrays, metadata
 
 
@@ -128,10 +130,10 @@ def serving(blob: bytes) -> Dict[str, np.ndarray]:
         StateMismatch: the blob is damaged.
     """
     arrays, metadata = unpack(blob)
-    averages = json.loads(metadata.get("averages", "{}"))
     try:
+        averages = json.loads(metadata.get("averages", "{}"))
         return {name: arrays[averages.get(name, name)] for name in arrays if name.startswith("model/")}
-    except (KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(str(error)) from None
 
 

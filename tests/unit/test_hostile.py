@@ -1,0 +1,79 @@
+"""What strangers may write into states, options and JSON: refused as what it is, in bounded time and memory."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+import zlib
+
+import numpy as np
+import pytest
+
+from cerebro_udf import entry
+from cerebro_udf.coordinator import options
+from cerebro_udf.errors import MOST_CHARACTERS, InvalidArgument, StateMismatch
+from cerebro_udf.segment import state
+
+MODEL = {"layers": [{"Dense": {"units": 1}}]}
+
+
+def blob(header: str, body: bytes = b"") -> bytes:
+    text = header.encode()
+    return struct.pack("<Q", len(text)) + text + body
+
+
+def of_arrays(metadata: dict, body: bytes = bytes(8), **arrays: dict) -> bytes:
+    own = {"format": "1", "bfloat16": "[]", "checksum": "crc32:%08x" % zlib.crc32(body), **metadata}
+    return blob(json.dumps({"__metadata__": own, **arrays}), body)
+
+
+WHOLE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+
+
+@pytest.mark.parametrize("given", [
+    blob("[" * 10_000 + "]" * 10_000),
+    blob('{"__metadata__": {"format": 1e999, "checksum": ""}}'),
+    of_arrays({"bfloat16": "[" * 10_000 + "]" * 10_000}),
+    of_arrays({"bfloat16": 1}),
+    of_arrays({}, a={**WHOLE, "shape": [2**70]}),
+    of_arrays({}, a={**WHOLE, "dtype": "O"}),
+    of_arrays({}, a=WHOLE, b=WHOLE),
+    of_arrays({}, **{"a%d" % n: WHOLE for n in range(1000)}),
+], ids=["deep header", "infinite format", "deep metadata", "metadata of numbers", "huge shape", "objects", "one upon another", "a thousand"])  # fmt: skip
+def test_a_state_of_a_stranger_is_damaged(given):
+    with pytest.raises(StateMismatch, match="damaged") as caught:
+        state.unpack(given)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("averages", [1, "x", "[" * 10_000, '{"model/0": "model/9"}'])
+def test_averages_of_a_stranger_are_damage(averages):
+    with pytest.raises(StateMismatch, match="damaged"):
+        state.serving(of_arrays({"averages": averages}, **{"model/0": WHOLE}))
+
+
+def test_a_state_of_ours_is_read():
+    array = np.arange(2, dtype=np.float32)
+    assert np.array_equal(state.unpack(of_arrays({}, array.tobytes(), a=WHOLE))[0]["a"], array)
+
+
+@pytest.mark.parametrize("given", [{"memory": "9" * 400 + "GB"}, {"time_limit": "1s " * 60 + "x"}, {"time_limit": "9" * 400 + "s"}])
+def test_text_of_an_option_takes_no_time_and_no_more_than_numbers_hold(given):
+    begun = time.monotonic()
+    with pytest.raises(InvalidArgument, match="has a wrong value") as caught:
+        options.parse(given, MODEL)
+    assert caught.value.hint and time.monotonic() - begun < 1
+
+
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
+def test_what_is_no_number_of_json_is_refused_before_the_catalog_would(word):
+    with pytest.raises(InvalidArgument, match="not JSON") as caught:
+        entry._json("archive", '{"a": %s}' % word)
+    assert word in caught.value.detail and caught.value.hint
+
+
+def test_an_error_quotes_no_more_than_can_be_read():
+    with pytest.raises(InvalidArgument) as caught:
+        options.parse({"a" * 10**6: 1}, MODEL)
+    assert len(caught.value.message) == MOST_CHARACTERS + 1 and caught.value.hint
