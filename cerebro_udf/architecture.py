@@ -20,6 +20,8 @@ from cerebro_udf.placeholders import is_placeholder
 MAX_DEPTH = 100
 # Layers that repeating may make, in all: a model of more takes minutes to build.
 MAX_REPEATED = 1000
+# Layers in all, written out: ten times those of the largest models; a million would take gigabytes before anything is built.
+MAX_LAYERS = 10_000
 
 MODULES = {
     "Sequential": ("keras", "keras.models", "keras.src.models.sequential"),
@@ -96,6 +98,7 @@ class Architecture(Reader):
     def __init__(self) -> None:
         super().__init__("definition")
         self._repeated = 0  # layers made by repeating
+        self._layers = 0  # layers read
 
     # ---- models
 
@@ -267,6 +270,9 @@ class Architecture(Reader):
     # ---- layers and what their arguments name
 
     def layer(self, value: Any, path: str) -> Any:
+        self._layers += 1
+        if self._layers > MAX_LAYERS:
+            raise self.error("it has more than %d layers" % MAX_LAYERS, path, None, "Make the model smaller.")
         if is_placeholder(value):
             return value
         if isinstance(value, dict) and "class_name" in value:

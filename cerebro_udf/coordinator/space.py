@@ -22,6 +22,7 @@ from cerebro_udf.keras_objects import show
 MAX_NUMBER = 1e300
 MAX_WHOLE = 2**53  # the last one up to which floats, in which draws are made, tell whole numbers apart
 MAX_VALUES = 10000
+MAX_AXES = 200  # a walk over the space goes as deep as there are axes
 # Whole numbers of a range without a step that a grid takes one by one.
 MAX_IMPLIED_STEPS = 32
 
@@ -230,6 +231,10 @@ def parse(space: Any) -> Space:
     if not isinstance(space, dict) or not space:
         raise InvalidArgument(
             "the search space is empty", None, 'Write "space": {"learning_rate": [0.001, 0.01]}.'
+        )
+    if len(space) > MAX_AXES:
+        raise InvalidArgument(
+            "the search space has more than %d axes" % MAX_AXES, "It has %d." % len(space), "Vary what matters most."
         )
     axes = {name: _axis(name, space[name]) for name in sorted(space)}
     for name in axes:

@@ -13,7 +13,6 @@ import os
 import random
 import signal
 import struct
-import time
 import zipfile
 
 import h5py
@@ -30,7 +29,6 @@ from tests.unit.test_definition import EVERYTHING
 INPUTS = int(os.environ.get("CEREBRO_FUZZ_INPUTS", 10_000))
 CHUNK = 100  # inputs a test
 SECONDS = 2.0  # of one input, on a busy machine; most take less than a millisecond
-MOST_BYTES = 2**26  # that one input may make of itself
 
 # ---- valid inputs
 
@@ -42,22 +40,27 @@ SHORT = {"layers": [
 ]}  # fmt: skip
 MODEL = {"layers": [{"Dense": {"units": "$units"}}, {"Dense": {"units": "$classes"}}]}
 SPACE = {
-    "units": [16, 64, 256], "learning_rate": {"low": 1e-4, "high": 0.1, "log": True}, "batch_size": {"low": 16, "high": 256, "log": True, "step": 2},
+    "units": [16, 64, 256], "learning_rate": {"low": 1e-4, "high": 0.1, "log": True}, "batch_size": {"low": 16, "high": 256, "log": True,
+        "step": 2},
     "optimizer.beta_1": {"low": 0.5, "high": 0.9, "step": 0.1, "when": {"units": [16]}, "else": 0.9},
 }  # fmt: skip
 OPTIONS = [
-    {"epochs": 3, "batch_size": 64, "optimizer": {"Adam": {"learning_rate": 0.01, "beta_1": 0.9}}, "metrics": ["accuracy", {"AUC": {"curve": "PR"}}],
+    {"epochs": 3, "batch_size": 64, "optimizer": {"Adam": {"learning_rate": 0.01, "beta_1": 0.9}}, "metrics": ["accuracy",
+        {"AUC": {"curve": "PR"}}],
      "search": {"method": "random", "trials": 8, "pruner": "asha", "space": SPACE}, "rank_by": {"metric": "val_auc", "direction": "max"},
      "validation": {"fraction": 0.2, "stratify": True}, "seed": 7, "order": "fixed", "memory": "1.5GB", "time_limit": "1 h 30 min",
      "early_stopping": {"patience": 2, "monitor": "val_loss"}},
-    {"search": {"method": "grid", "space": {"units": [1, 2]}}, "encoders": {"a": {"embedding": {"dim": 8}}, "b": "one_hot"}, "nulls": {"a": "skip"},
+    {"search": {"method": "grid", "space": {"units": [1, 2]}}, "encoders": {"a": {"embedding": {"dim": 8}}, "b": "one_hot"},
+        "nulls": {"a": "skip"},
      "class_weight": "balanced", "validation": {"column": "held"}, "precision": "mixed_bfloat16", "segments": 2, "task": "classification",
      "loss": {"SparseCategoricalCrossentropy": {"from_logits": True}}, "inputs": {"in": ["a", "b"]}, "sample": 0.5, "filter": "a > 1",
      "augment": {"x": ["RandomFlip"]}, "reduce_on_plateau": {"factor": 0.5}, "init_from": {"run": "r", "trial": 1}, "max_retries": 1},
 ]  # fmt: skip
 HEADER = {
-    "format": 3, "pack": "p", "source": {"name": "s", "tables": {"t": [["segment_1", "s.t"]]}, "looked": {"segment_1": {"since": None, "relations": {}}}},
-    "features": [{"name": "a", "type": "real", "kind": "number", "encoder": None}], "labels": [{"name": "y", "type": "integer", "task": "regression"}],
+    "format": 3, "pack": "p", "source": {"name": "s", "tables": {"t": [["segment_1", "s.t"]]}, "looked": {"segment_1": {"since": None,
+        "relations": {}}}},
+    "features": [{"name": "a", "type": "real", "kind": "number", "encoder": None}], "labels": [{"name": "y", "type": "integer",
+        "task": "regression"}],
     "options": {"sample_weight": None}, "types": {"a": "real", "y": "integer"}, "shards": ["segment_1"],
     "shard": {"number": 0, "rows": 3, "train_rows": 2, "validation_rows": 1, "skipped": 0, "checksum": "0", "bytes": 10,
               "blocks": {"train": 1, "validation": 1}, "entries": None},
@@ -90,12 +93,16 @@ ARCHIVES = [zipped(json.dumps(EVERYTHING), method) for method in (zipfile.ZIP_ST
 
 # ---- what becomes of them
 
-NUMBERS = [0, -1, 1, 2, 3.5, -0.0, 2**31 - 1, 2**31, 2**53 + 1, 2**63 - 1, 2**63, 10**18, 1e-320, 1e300, 1.7e308, float("nan"), float("inf")]
-TEXTS = ["", " ", "x", "$x", "$units", "$$", "$classes", "\x00", "a\nb", "'; drop table canary; --", '"', "é\u202e\U0001f600", "\ud800", "/etc/passwd",
+NUMBERS = [0, -1, 1, 2, 3.5, -0.0, 2**31 - 1, 2**31, 2**53 + 1, 2**63 - 1, 2**63, 10**18, 1e-320, 1e300, 1.7e308, float("nan"),
+    float("inf")]
+TEXTS = ["", " ", "x", "$x", "$units", "$$", "$classes", "\x00", "a\nb", "'; drop table canary; --", '"', "é\u202e\U0001f600", "\ud800",
+    "/etc/passwd",
          "..\\x", "http://x/y", "relu", "Lambda", "Dense", "__lambda__", "9" * 400 + "GB", "1s " * 40 + "x", "A" * 100_000]  # fmt: skip
-KEYS = ["class_name", "config", "module", "registered_name", "layers", "name", "low", "high", "step", "when", "else", "values", "repeat", "units",
+KEYS = ["class_name", "config", "module", "registered_name", "layers", "name", "low", "high", "step", "when", "else", "values", "repeat",
+    "units",
         "vocabulary", "keras_history", "__metadata__"]  # fmt: skip
-ODD = [None, True, False, [], {}, [[]], [None], {"": None}, {"class_name": "function", "config": "f", "module": "os"}, {"Lambda": {"function": "x"}},
+ODD = [None, True, False, [], {}, [[]], [None], {"": None}, {"class_name": "function", "config": "f", "module": "os"},
+    {"Lambda": {"function": "x"}},
        {"class_name": "__lambda__", "config": {"value": "x"}}, {"low": 1, "high": 2}]  # fmt: skip
 WORDS = [struct.pack(kind, n) for kind in ("<H", "<I", "<Q") for n in (0, 1, 2, 8, 255, 2**15, 2**16 - 1)]
 WORDS += [struct.pack("<I", n) for n in (2**31 - 1, 2**31, 2**32 - 1)]
@@ -265,7 +272,8 @@ def check_header(text: str) -> None:
 def check_placeholders(text: str) -> None:
     value = entry._parsed("definition", text)
     names = list(placeholders.names_in(value))
-    bound = placeholders.substitute(value, {**dict.fromkeys(names, 1), **{name: "Dense" for name in names if "$%s" % name in KEYS}}, "definition")
+    bound = placeholders.substitute(value, {**dict.fromkeys(names, 1), **{name: "Dense" for name in names if "$%s" % name in KEYS}},
+        "definition")
     assert not set(names) & set(placeholders.names_in(bound)) - {"units"}
     assert placeholders.substitute(placeholders.literal(value), {}, "definition") == value or "nan" in repr(value)
     placeholders.filled(value, dict.fromkeys(names, 1))
@@ -286,7 +294,8 @@ def check_state(blob: bytes) -> None:
 CHECKS = {
     "definition": (check_definition, text_of([SHORT, EVERYTHING])),
     "options": (check_options, text_of(OPTIONS)),
-    "judging": (check_judging, text_of([*OPTIONS, {"trial": 1, "filter": "a", "metrics": ["auc"], "columns": ["a"], "if_exists": "replace"}])),
+    "judging": (check_judging, text_of([*OPTIONS, {"trial": 1, "filter": "a", "metrics": ["auc"], "columns": ["a"],
+        "if_exists": "replace"}])),
     "space": (check_space, text_of([SPACE])),
     "archive": (check_archive, bytes_of(*ARCHIVES)),
     "hdf5": (check_hdf5, bytes_of(weights())),

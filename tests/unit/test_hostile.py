@@ -10,8 +10,8 @@ import zlib
 import numpy as np
 import pytest
 
-from cerebro_udf import entry
-from cerebro_udf.coordinator import options
+from cerebro_udf import definition, entry
+from cerebro_udf.coordinator import options, space
 from cerebro_udf.errors import MOST_CHARACTERS, InvalidArgument, StateMismatch
 from cerebro_udf.segment import state
 
@@ -40,7 +40,8 @@ WHOLE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     of_arrays({}, a={**WHOLE, "dtype": "O"}),
     of_arrays({}, a=WHOLE, b=WHOLE),
     of_arrays({}, **{"a%d" % n: WHOLE for n in range(1000)}),
-], ids=["deep header", "infinite format", "deep metadata", "metadata of numbers", "huge shape", "objects", "one upon another", "a thousand"])  # fmt: skip
+], ids=["deep header", "infinite format", "deep metadata", "metadata of numbers", "huge shape", "objects", "one upon another",
+    "a thousand"])  # fmt: skip
 def test_a_state_of_a_stranger_is_damaged(given):
     with pytest.raises(StateMismatch, match="damaged") as caught:
         state.unpack(given)
@@ -77,3 +78,18 @@ def test_an_error_quotes_no_more_than_can_be_read():
     with pytest.raises(InvalidArgument) as caught:
         options.parse({"a" * 10**6: 1}, MODEL)
     assert len(caught.value.message) == MOST_CHARACTERS + 1 and caught.value.hint
+
+
+def test_a_million_layers_are_not_gone_over():
+    begun = time.monotonic()
+    with pytest.raises(InvalidArgument, match="more than 10000 layers") as caught:
+        definition.check({"layers": ["Flatten"] * 10**6})
+    assert caught.value.detail == "At definition.layers[10000]." and caught.value.hint and time.monotonic() - begun < 2
+
+
+def test_more_axes_than_a_walk_can_go_over_are_refused():
+    with pytest.raises(InvalidArgument, match="more than 200 axes") as caught:
+        space.parse({"a%d" % number: [1, 2] for number in range(2000)})
+    assert caught.value.hint
+    found = space.parse({"a%d" % number: [1, 2] for number in range(200)})
+    assert found.size(3) == 3 and len(next(found.grid())) == 200
