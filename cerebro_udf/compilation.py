@@ -38,6 +38,8 @@ def check_metric(value: Any) -> Any:
     if isinstance(value, str):  # Keras reports a metric under the name it was asked for
         metric["config"].setdefault("name", value)
     metric["config"].setdefault("name", snake_case(metric["class_name"]))
+    if not isinstance(metric["config"]["name"], str):
+        raise Reader("metrics").error("a metric's name must be text", "metrics.%s.name" % metric["class_name"], metric["config"]["name"])
     return metric
 
 

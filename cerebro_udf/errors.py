@@ -15,7 +15,7 @@ except ImportError:  # not inside a backend
     _Base = Exception
 
 
-MOST_CHARACTERS = 1000  # of a message, a DETAIL or a HINT: what they quote may be megabytes
+MOST_CHARACTERS = 4000  # of a message, a DETAIL or a HINT: what they quote may be megabytes
 
 
 def _short(text: Optional[str]) -> Optional[str]:

@@ -67,6 +67,13 @@ def test_text_of_an_option_takes_no_time_and_no_more_than_numbers_hold(given):
     assert caught.value.hint and time.monotonic() - begun < 1
 
 
+@pytest.mark.parametrize("name", [1, None, [], {}])
+def test_a_metric_whose_name_is_no_text_is_refused(name):
+    with pytest.raises(InvalidArgument, match="must be text") as caught:
+        options.parse({"metrics": [{"AUC": {"name": name}}], "rank_by": "auc"}, MODEL)
+    assert caught.value.hint
+
+
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
 def test_what_is_no_number_of_json_is_refused_before_the_catalog_would(word):
     with pytest.raises(InvalidArgument, match="not JSON") as caught:
