@@ -12,7 +12,7 @@ from typing import Any, Callable, List, Optional, Tuple
 
 from cerebro_udf.coordinator.links import Link, RemoteError, Reply, ask, configure, pump, stop
 from cerebro_udf.engines.base import SELF, Engine
-from cerebro_udf.errors import CerebroError, InUse, NotFound, NotReady, ReadOnly, shown
+from cerebro_udf.errors import CerebroError, InUse, NoPrivilege, NotFound, NotReady, ReadOnly, shown
 from cerebro_udf.wire import MESSAGE_BYTES, finite, parsed
 
 LOCK_CLASS = 1128616514  # "CERB": first key of the advisory lock that the driver of a run holds; the second is drawn
@@ -112,19 +112,32 @@ class Ledger:
         return [tuple(None if v is None else v.decode() for v in row) for row in rows]
 
     def find(self, name: str) -> dict:
-        """The run of that name that this role owns, or else may see.
+        """The run of that name that this role owns, or else may use.
 
         Raises:
             NotFound: there is none.
         """
         rows = self._read(
-            "select pg_catalog.row_to_json(r)::text from cerebro_internal.visible_run r where r.name = $1"
+            "select pg_catalog.row_to_json(r)::text from cerebro_internal.usable_run r where r.name = $1"
             " order by (r.owner = current_user) desc, r.id limit 1",
             name,
         )
         if not rows:
             raise NotFound('run "%s" does not exist' % name, None, "select run, state from cerebro.run; shows all runs.")
         return parsed(rows[0][0])
+
+    def refuse_others(self, record: dict) -> None:
+        """Refuse to stop or drop what this role may only use.
+
+        Raises:
+            NoPrivilege: it is not a member of the owner.
+        """
+        if not self._read("select 1::text from cerebro_internal.visible_run r where r.id = $1", record["id"]):
+            raise NoPrivilege(
+                'must be owner of run "%s"' % record["name"],
+                'It belongs to role "%s"; you were granted its use.' % record["owner"],
+                "Ask its owner.",
+            )
 
     def own(self, name: str) -> Optional[dict]:
         """The run of that name that this very role owns, or None."""
@@ -136,13 +149,13 @@ class Ledger:
 
     def record(self, run: int) -> Optional[dict]:
         """A run as it is now, None when it does not exist."""
-        rows = self._read("select pg_catalog.row_to_json(r)::text from cerebro_internal.visible_run r where r.id = $1", run)
+        rows = self._read("select pg_catalog.row_to_json(r)::text from cerebro_internal.usable_run r where r.id = $1", run)
         return parsed(rows[0][0]) if rows else None
 
     def latest(self, name: str) -> dict:
         """The run of that name, or the one that is to replace it."""
         run = self.find(name)
-        query = "select pg_catalog.row_to_json(r)::text from cerebro_internal.visible_run r where r.replaces = $1"
+        query = "select pg_catalog.row_to_json(r)::text from cerebro_internal.usable_run r where r.replaces = $1"
         rows = self._read(query, run["id"])
         return parsed(rows[0][0]) if rows else run
 
@@ -177,7 +190,7 @@ class Ledger:
 
     def trials(self, run: int) -> List[dict]:
         rows = self._read(
-            "select pg_catalog.row_to_json(t)::text from cerebro_internal.visible_trial t where t.run = $1 order by t.trial", run
+            "select pg_catalog.row_to_json(t)::text from cerebro_internal.usable_trial t where t.run = $1 order by t.trial", run
         )
         return [parsed(row[0]) for row in rows]
 

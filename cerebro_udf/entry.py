@@ -280,6 +280,14 @@ def drop_alias(plpy, gd: dict, alias: str) -> None:
 
 
 @door
+def grant(plpy, gd: dict, call: str, name: str, role: str) -> None:
+    from cerebro_udf import grants
+
+    verb, kind = call.split("_")
+    grants.change(plpy, kind, _text(kind, name), _text("role", role), verb == "grant")
+
+
+@door
 def worker(plpy, gd: dict, call: str, *arguments: Any) -> Any:
     """One step of a segment's worker; JSON in and out as text."""
     from cerebro_udf.segment import worker as steps

@@ -11,30 +11,30 @@ from cerebro_udf.wire import parsed
 _TRIAL = """
 select r.id as run, r.state, r.encoders is not null as ready, t.trial, t.best_seq, t.error
 from %s
-left join cerebro_internal.visible_trial t on t.run = r.id and (%s is null or t.trial = %s)
+left join cerebro_internal.usable_trial t on t.run = r.id and (%s is null or t.trial = %s)
 order by r.owner = current_user desc, r.id, t.best_seq is null, t.state = 'failed'
        , case r.rank_direction when 'max' then -t.metric else t.metric end nulls last, t.trial
 limit 1
 """
 # The run of that name that this role owns, or else may see; of its trials the one asked for, or the best.
-_CHOSEN = _TRIAL % ("(select * from cerebro_internal.visible_run v where v.name = $1) r", "$2", "$2")
+_CHOSEN = _TRIAL % ("(select * from cerebro_internal.usable_run v where v.name = $1) r", "$2", "$2")
 # What an alias of that name stands for; of its trials the one asked for, or the alias's.
 _ALIAS = _TRIAL % (
-    "(select p.run, coalesce($2, p.trial) as wanted from cerebro_internal.visible_promotion p"
+    "(select p.run, coalesce($2, p.trial) as wanted from cerebro_internal.usable_promotion p"
     " where p.alias = $1 and p.rolled_back_at is null and p.run is not null"
     ' order by p.owner = current_user desc, p.owner, p."position" desc limit 1) a'
-    " join cerebro_internal.visible_run r on r.id = a.run",
+    " join cerebro_internal.usable_run r on r.id = a.run",
     "a.wanted", "a.wanted",
 )  # fmt: skip
 
 _RUN = """
 select r.name, r.owner, r.definition, r.label, r.features, r.options, r.encoders, r.rank_metric, r.rank_direction, t.params
-from cerebro_internal.visible_run r join cerebro_internal.visible_trial t on t.run = r.id
+from cerebro_internal.usable_run r join cerebro_internal.usable_trial t on t.run = r.id
 where r.id = $1 and t.trial = $2
 """
 
 _STATE = """
-select s.data from cerebro_internal.visible_state s where s.run = $1 and s.trial = $2 and s.seq = $3 order by s.chunk
+select s.data from cerebro_internal.usable_state s where s.run = $1 and s.trial = $2 and s.seq = $3 order by s.chunk
 """
 
 READS = 3  # a state may be replaced by a better one between two reads

@@ -135,6 +135,28 @@ CREATE TABLE cerebro_internal.promotion (
 );
 COMMENT ON TABLE cerebro_internal.promotion IS 'What each alias was moved to; it stands for the highest position that has a run and was not rolled back';
 
+CREATE TABLE cerebro_internal.model_grant (
+    model int NOT NULL REFERENCES cerebro_internal.model ON DELETE CASCADE
+  , role name NOT NULL
+  , PRIMARY KEY (model, role)
+);
+COMMENT ON TABLE cerebro_internal.model_grant IS 'Roles that may use a model of another role; public stands for all';
+
+CREATE TABLE cerebro_internal.run_grant (
+    run int NOT NULL REFERENCES cerebro_internal.run ON DELETE CASCADE
+  , role name NOT NULL
+  , PRIMARY KEY (run, role)
+);
+COMMENT ON TABLE cerebro_internal.run_grant IS 'Roles that may use a run of another role; public stands for all';
+
+CREATE TABLE cerebro_internal.alias_grant (
+    owner name NOT NULL
+  , alias text NOT NULL
+  , role name NOT NULL
+  , PRIMARY KEY (owner, alias, role)
+);
+COMMENT ON TABLE cerebro_internal.alias_grant IS 'Roles that may use whatever an alias of another role stands for; public stands for all';
+
 CREATE TABLE cerebro_internal.progress (
     run int PRIMARY KEY REFERENCES cerebro_internal.run ON DELETE CASCADE
   , visits_done int
@@ -173,6 +195,9 @@ SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.state', '');
 SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.run_weights', '');
 SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.model_weights', '');
 SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.promotion', '');
+SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.model_grant', '');
+SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.run_grant', '');
+SELECT pg_catalog.pg_extension_config_dump('cerebro_internal.alias_grant', '');
 
 -- The way back to this very server, for the ledger and for local workers. Its users add a mapping with their own password.
 CREATE FOREIGN DATA WRAPPER cerebro;

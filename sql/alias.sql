@@ -2,17 +2,18 @@
 
 CREATE OR REPLACE VIEW cerebro.alias WITH (security_barrier) AS
 SELECT a.alias, r.name AS run, a.trial, a.promoted_at, q.name AS previous_run, b.trial AS previous_trial, a.owner
-FROM cerebro_internal.visible_alias a
-JOIN cerebro_internal.visible_run r ON r.id = a.run
-LEFT JOIN cerebro_internal.visible_alias b ON b.owner = a.owner AND b.alias = a.alias AND b.nth = 2
-LEFT JOIN cerebro_internal.visible_run q ON q.id = b.run
+     , array(SELECT g.role FROM cerebro_internal.alias_grant g WHERE g.owner = a.owner AND g.alias = a.alias ORDER BY 1) AS granted_to
+FROM cerebro_internal.usable_alias a
+JOIN cerebro_internal.usable_run r ON r.id = a.run
+LEFT JOIN cerebro_internal.usable_alias b ON b.owner = a.owner AND b.alias = a.alias AND b.nth = 2
+LEFT JOIN cerebro_internal.usable_run q ON q.id = b.run
 WHERE a.nth = 1;
 COMMENT ON VIEW cerebro.alias IS 'Names that were promoted to a trial of a run, and what cerebro.rollback would return to';
 GRANT SELECT ON cerebro.alias TO PUBLIC;
 
 CREATE OR REPLACE VIEW cerebro.promotion WITH (security_barrier) AS
 SELECT p.alias, p."position", p.run_name AS run, p.trial, p.promoted_at, p.rolled_back_at, p.owner
-FROM cerebro_internal.visible_promotion p;
+FROM cerebro_internal.usable_promotion p;
 COMMENT ON VIEW cerebro.promotion IS 'The history of every alias, runs that are gone included';
 GRANT SELECT ON cerebro.promotion TO PUBLIC;
 
@@ -33,8 +34,11 @@ BEGIN
                 SELECT pg_catalog.max(p."position") FROM cerebro_internal.visible_promotion p
                 WHERE p.owner = current_user AND p.alias = $2), 0), r.id, r.name, $3
             FROM cerebro_internal.visible_run r WHERE r.id = $1;
-            IF NOT FOUND THEN
+            IF NOT FOUND AND NOT EXISTS (SELECT 1 FROM cerebro_internal.usable_run r WHERE r.id = $1) THEN
                 RAISE EXCEPTION 'run does not exist' USING ERRCODE = '42704', HINT = 'It was dropped meanwhile.';
+            ELSIF NOT FOUND THEN
+                RAISE EXCEPTION 'a run of another role cannot be promoted'
+                USING ERRCODE = '42501', HINT = 'Ask its owner to promote it, and to grant you the use of the alias: select cerebro.grant_run(alias, role);';
             END IF;
             RETURN;
         EXCEPTION WHEN unique_violation THEN
@@ -84,6 +88,7 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    DELETE FROM cerebro_internal.visible_alias_grant g WHERE g.owner = current_user AND g.alias = $1;
     DELETE FROM cerebro_internal.visible_promotion p WHERE p.owner = current_user AND p.alias = $1;
     RETURN FOUND;
 END

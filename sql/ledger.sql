@@ -44,7 +44,7 @@ LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 SELECT r.driver_pid
-FROM cerebro_internal.visible_run r
+FROM cerebro_internal.usable_run r
 WHERE r.id = $1 AND EXISTS (
     SELECT 1 FROM pg_catalog.pg_locks l
     WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.pid = r.driver_pid
@@ -61,7 +61,7 @@ DECLARE
     seen text;
 BEGIN
     FOR look IN 1..2 LOOP
-        SELECT r.state INTO seen FROM cerebro_internal.visible_run r WHERE r.id = $1;
+        SELECT r.state INTO seen FROM cerebro_internal.usable_run r WHERE r.id = $1;
         IF seen IS NULL OR seen NOT IN ('loading', 'running') OR cerebro_internal.driver_of($1) IS NOT NULL THEN
             RETURN seen;
         END IF;
@@ -127,6 +127,26 @@ COMMENT ON FUNCTION cerebro_internal.promotion_loses_run() IS 'Refuse that a run
 DROP TRIGGER IF EXISTS loses_run ON cerebro_internal.promotion;
 CREATE TRIGGER loses_run BEFORE UPDATE OF run ON cerebro_internal.promotion
 FOR EACH ROW WHEN (NEW.run IS NULL AND OLD.run IS NOT NULL) EXECUTE PROCEDURE cerebro_internal.promotion_loses_run();
+
+CREATE OR REPLACE FUNCTION cerebro_internal.promotion_takes_run()
+RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    -- A superuser restores what roles have promoted that this server may not know.
+    IF NOT EXISTS (SELECT 1 FROM cerebro_internal.visible_run r WHERE r.id = NEW.run)
+       AND NOT (SELECT o.rolsuper FROM pg_catalog.pg_roles o WHERE o.rolname = current_user) THEN
+        RAISE EXCEPTION 'a run of another role cannot be promoted'
+        USING ERRCODE = '42501', HINT = 'Ask its owner to promote it.';
+    END IF;
+    RETURN NEW;
+END
+$$;
+COMMENT ON FUNCTION cerebro_internal.promotion_takes_run() IS 'Refuse an alias that would hold on to a run of somebody else';
+DROP TRIGGER IF EXISTS takes_run ON cerebro_internal.promotion;
+CREATE TRIGGER takes_run BEFORE INSERT OR UPDATE OF run ON cerebro_internal.promotion
+FOR EACH ROW WHEN (NEW.run IS NOT NULL) EXECUTE PROCEDURE cerebro_internal.promotion_takes_run();
 
 CREATE OR REPLACE FUNCTION cerebro_internal.run_create(
     name text
@@ -253,6 +273,8 @@ BEGIN
     SELECT r.replaces INTO former FROM cerebro_internal.visible_run r WHERE r.id = $1;
     IF former IS NOT NULL THEN
         SELECT r.name INTO wanted FROM cerebro_internal.visible_run r WHERE r.id = former;
+        INSERT INTO cerebro_internal.visible_run_grant (run, role)
+        SELECT $1, g.role FROM cerebro_internal.visible_run_grant g WHERE g.run = former;
         PERFORM cerebro_internal.run_drop(former);
         UPDATE cerebro_internal.visible_run r SET replaces = NULL, name = coalesce(wanted, r.name) WHERE r.id = $1;
     END IF;

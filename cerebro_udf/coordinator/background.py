@@ -173,7 +173,9 @@ def cancel(plpy, run: str) -> bool:
     pulse = Pulse(plpy)
     ledger = Ledger(plpy, pulse, engine_for(plpy))
     try:
-        number = ledger.latest(run)["id"]
+        record = ledger.latest(run)
+        ledger.refuse_others(record)
+        number = record["id"]
         state = ledger.standing(number)
         if state not in ("loading", "running"):
             plpy.notice('nothing to cancel: run "%s" is %s' % (run, state))

@@ -435,6 +435,8 @@ def drop_run(plpy, run: str) -> None:
     pulse = Pulse(plpy)
     ledger = Ledger(plpy, pulse, engine_for(plpy))
     try:
-        ledger.drop(ledger.find(run)["id"])
+        record = ledger.find(run)
+        ledger.refuse_others(record)
+        ledger.drop(record["id"])
     finally:
         ledger.close()

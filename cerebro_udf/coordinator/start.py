@@ -16,9 +16,9 @@ from cerebro_udf.segment import state
 from cerebro_udf.wire import parsed, parts
 
 _MODEL = """
-select m.id, m.definition from cerebro_internal.visible_model m where m.name = $1 order by m.owner = current_user desc, m.id limit 1
+select m.id, m.definition from cerebro_internal.usable_model m where m.name = $1 order by m.owner = current_user desc, m.id limit 1
 """
-_WEIGHTS = "select w.data from cerebro_internal.visible_model_weights w where w.model = $1 order by w.chunk"
+_WEIGHTS = "select w.data from cerebro_internal.usable_model_weights w where w.model = $1 order by w.chunk"
 
 
 @dataclass
