@@ -19,7 +19,10 @@ ROOT = Path(__file__).resolve().parent.parent
 # Files of sql/ that others depend on come first, in this order; the rest follows by name.
 ORDER: tuple[str, ...] = ("catalog.sql",)
 
-GUARD = '\\echo Use "{command}" to load this file.\\quit\n'
+# Nothing is found by a search path that the installing superuser has: an operator in public, say, is nobody's here.
+HEAD = """\\echo Use "{command}" to load this file.\\quit
+SET LOCAL search_path = pg_catalog, pg_temp;
+"""
 
 CONTROL = """\
 comment = 'train Keras models where the rows live: models hop between segments'
@@ -100,7 +103,7 @@ def build(folder: Path, root: Path = ROOT, development: bool = False) -> None:
     for name, text in scripts.items():
         update = name.count("--") == 2
         command = "ALTER EXTENSION cerebro UPDATE" if update else "CREATE EXTENSION cerebro"
-        (folder / name).write_text(GUARD.format(command=command) + text, "utf-8")
+        (folder / name).write_text(HEAD.format(command=command) + text, "utf-8")
     (folder / "cerebro.control").write_text(CONTROL.format(version=new), "utf-8")
 
 

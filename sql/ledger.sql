@@ -398,7 +398,7 @@ CREATE OR REPLACE FUNCTION cerebro_internal.visit_begin(
   , epoch int
   , phase text
   , shard int
-  , "position" int
+  , place int
   , segment text
   , started_at float8
 )

@@ -26,7 +26,7 @@ CREATE OR REPLACE FUNCTION cerebro.predict(
 RETURNS jsonb
 LANGUAGE sql VOLATILE COST 10000
 AS $$
-SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::text, 'all', $3, NULL)::jsonb
+SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::pg_catalog.text, 'all', $3, NULL)::pg_catalog.jsonb
 $$;
 COMMENT ON FUNCTION cerebro.predict(text, anyelement, int) IS 'Everything about one row: {"value": ...} or {"class": ..., "probabilities": {...}}; of several outputs by their names';
 
@@ -38,7 +38,7 @@ CREATE OR REPLACE FUNCTION cerebro.predict(
 RETURNS jsonb
 LANGUAGE sql VOLATILE COST 10000
 AS $$
-SELECT cerebro_internal.predict($1, $2, 'all', $3, NULL)::jsonb
+SELECT cerebro_internal.predict($1, $2, 'all', $3, NULL)::pg_catalog.jsonb
 $$;
 COMMENT ON FUNCTION cerebro.predict(text, text, int) IS 'Everything about one row: {"value": ...} or {"class": ..., "probabilities": {...}}; of several outputs by their names';
 
@@ -51,7 +51,7 @@ CREATE OR REPLACE FUNCTION cerebro.predict_value(
 RETURNS float8
 LANGUAGE sql VOLATILE COST 10000
 AS $$
-SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::text, 'value', $3, $4)::float8
+SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::pg_catalog.text, 'value', $3, $4)::pg_catalog.float8
 $$;
 COMMENT ON FUNCTION cerebro.predict_value(text, anyelement, int, text) IS 'The predicted number of one row (regression), of the output of that name where there are several';
 
@@ -64,7 +64,7 @@ CREATE OR REPLACE FUNCTION cerebro.predict_value(
 RETURNS float8
 LANGUAGE sql VOLATILE COST 10000
 AS $$
-SELECT cerebro_internal.predict($1, $2, 'value', $3, $4)::float8
+SELECT cerebro_internal.predict($1, $2, 'value', $3, $4)::pg_catalog.float8
 $$;
 COMMENT ON FUNCTION cerebro.predict_value(text, text, int, text) IS 'The predicted number of one row (regression), of the output of that name where there are several';
 
@@ -77,7 +77,7 @@ CREATE OR REPLACE FUNCTION cerebro.predict_class(
 RETURNS text
 LANGUAGE sql VOLATILE COST 10000
 AS $$
-SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::text, 'class', $3, $4)
+SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::pg_catalog.text, 'class', $3, $4)
 $$;
 COMMENT ON FUNCTION cerebro.predict_class(text, anyelement, int, text) IS 'The most probable class of one row, as the label column spells it; or what applies to it, as text that casts to the label''s type';
 
@@ -103,7 +103,7 @@ CREATE OR REPLACE FUNCTION cerebro.predict_probabilities(
 RETURNS jsonb
 LANGUAGE sql VOLATILE COST 10000
 AS $$
-SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::text, 'probabilities', $3, $4)::jsonb
+SELECT cerebro_internal.predict($1, pg_catalog.to_json($2)::pg_catalog.text, 'probabilities', $3, $4)::pg_catalog.jsonb
 $$;
 COMMENT ON FUNCTION cerebro.predict_probabilities(text, anyelement, int, text) IS 'The probability of each class, or of each that may apply, for one row';
 
@@ -116,6 +116,6 @@ CREATE OR REPLACE FUNCTION cerebro.predict_probabilities(
 RETURNS jsonb
 LANGUAGE sql VOLATILE COST 10000
 AS $$
-SELECT cerebro_internal.predict($1, $2, 'probabilities', $3, $4)::jsonb
+SELECT cerebro_internal.predict($1, $2, 'probabilities', $3, $4)::pg_catalog.jsonb
 $$;
 COMMENT ON FUNCTION cerebro.predict_probabilities(text, text, int, text) IS 'The probability of each class, or of each that may apply, for one row';

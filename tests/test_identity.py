@@ -581,12 +581,28 @@ def test_nothing_runs_as_anybody_but_its_caller(session):
     assert found == [("fault_armed",)]
 
 
-def test_every_private_function_pins_its_search_path(session):
-    assert session.rows(
-        "select proname from pg_proc where pronamespace = 'cerebro_internal'::regnamespace"
+def test_every_function_pins_its_search_path(session):
+    """But for doors in SQL, which are inlined or pass the caller's search_path on; pgspot sees that all they name is qualified."""
+    query = (
+        "select p.proname, l.lanname from pg_proc p join pg_language l on l.oid = p.prolang"
+        " where p.pronamespace in ('cerebro'::regnamespace, 'cerebro_internal'::regnamespace)"
         " and not 'search_path=pg_catalog, pg_temp' = any (coalesce(proconfig, '{}'))"
-        " and prolang <> (select oid from pg_language where lanname = 'internal')"  # looks no name up
-    ) == []
+        " and l.lanname <> 'internal' group by 1, 2 order by 1"  # that looks no name up
+    )
+    doors = ["pack", "predict", "predict_class", "predict_probabilities", "predict_table", "predict_value"]
+    assert session.rows(query) == [(door, "sql") for door in doors]
+
+
+def test_only_superusers_make_what_runs_as_the_owner_or_is_called_by_triggers(session):
+    """Everything of the extension belongs to the superuser who created it, and no other role may create in its schemas."""
+    query = "select rolsuper from pg_roles where oid = any (%s)"
+    owners = session.rows(
+        "select array_agg(distinct proowner) from pg_proc"
+        " where pronamespace in ('cerebro'::regnamespace, 'cerebro_internal'::regnamespace)"
+    )[0][0]
+    assert session.rows(query, owners) == [(True,)]
+    for schema in ("cerebro", "cerebro_internal"):
+        assert session.rows("select has_schema_privilege('public', %s, 'create')", schema) == [(False,)]
 
 
 def ledger(session, number) -> list:

@@ -34,7 +34,8 @@ def test_script_is_guard_then_migrations_then_functions(project, monkeypatch):
     build.build(project / "build", project)
     lines = statements((project / "build/cerebro--1.1.0.sql").read_text())
     assert lines[0].startswith('\\echo Use "CREATE EXTENSION cerebro"') and lines[0].endswith("\\quit")
-    assert [line.split()[-2 if "table" in line else -4] for line in lines[1:]] == ["a", "b", "g", "f"]
+    assert lines[1] == "SET LOCAL search_path = pg_catalog, pg_temp;"
+    assert [line.split()[-2 if "table" in line else -4] for line in lines[2:]] == ["a", "b", "g", "f"]
 
 
 def test_control_file_names_version_and_language(project):
