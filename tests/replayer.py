@@ -191,9 +191,9 @@ def training_rows(run: dict, shards: list[dict], outputs: list) -> list[tuple]:
         weights = [
             rows * (np.array(label["weights"], np.float32)[codes] if "weights" in label else ones) for label, codes in zip(labels, encoded)
         ]
-    encoded = [
-        codes if asked_loss(run, label) is None else np.eye(len(label["classes"]), dtype=np.float32)[codes] for label, codes in zip(labels, encoded)
-    ]
+    for place, label in enumerate(labels):
+        if asked_loss(run, label) is not None:
+            encoded[place] = np.eye(len(label["classes"]), dtype=np.float32)[encoded[place]]
     places = [[label["output"] for label in labels].index(name) for name in outputs]
     run["rows"] = ((whole["features"] - mean) / scale)[train]  # before they are rounded
     arrays = [((whole["features"] - mean) / scale).astype(np.float32), encoded[0] if len(labels) == 1 else [encoded[n] for n in places]]
