@@ -123,13 +123,20 @@ def test_varied_pictures_train_alike_twice_and_are_predicted_as_they_are(session
     session.rows("select cerebro.pack(%s::text::regclass, %s, 'label', '{png}', %s)", trained.table.name, packed, stored)
     of_pack = session.fit(packed, trained.model, "label", ["png"], augment=varied, **options)
     assert outcome.states(session.cluster, of_pack) == states[0], "pictures that are packed are varied as they are read"
-    later = session.fit(packed, trained.model, "label", ["png"], init_from=of_pack, **{**options, "epochs": 1})
+    cropped = {"png": varied["png"][1:]}  # one random generator fewer, the same weights
+    again = {**options, "augment": cropped, "epochs": 1}
+    later = session.fit(packed, trained.model, "label", ["png"], init_from=of_pack, **again)
     png = session.rows("select png from %s where row = 5" % trained.table.name)[0][0]
     query = "select cerebro.predict(%s, %s::bytea)"
     assert session.rows(query, runs[0], png) == session.rows(query, runs[0], png)
-    further = session.fit(trained.table, trained.model, "label", ["png"], init_from=runs[0], **{**options, "epochs": 1})
-    assert "augment" not in json.dumps(session.rows("select encoders from cerebro.run where run = %s", further)[0][0])
+    further = session.fit(trained.table, trained.model, "label", ["png"], init_from=runs[0], **again)
+    (feature,) = session.rows("select encoders -> 'features' from cerebro.run where run = %s", further)[0][0]
+    assert [layer["class_name"] for layer in feature["augment"]] == ["RandomCrop"]
     assert outcome.states(session.cluster, later) == outcome.states(session.cluster, further)
+    turned = session.fit(trained.table, trained.model, "label", ["png"], init_from=plain, augment={"png": varied["png"][:1]}, **options)
+    unturned = session.fit(trained.table, trained.model, "label", ["png"], init_from=turned, **{**options, "learning_rate": 1e-30})
+    assert session.rows("select encoders::text like '%%augment%%' from cerebro.run where run = %s", unturned) == [(False,)]
+    assert session.rows(query, unturned, png) == session.rows(query, turned, png)
     error = session.refused(packed, trained.model, "label", ["png"], augment={"pgn": varied["png"]}, **options)
     assert (error.sqlstate, error.message) == ("22023", 'option augment names "pgn", which is not a feature')
 

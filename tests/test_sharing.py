@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import psycopg
 import pytest
 
 from cerebro_udf.segment import memory, sharing, worker
@@ -172,8 +173,10 @@ def test_nothing_but_the_servers_own_lines_is_in_the_logs(session, cluster, loca
     table = session.local({"a": "double precision", "b": "double precision"}, {"a": np.arange(20) * 1e30, "b": np.arange(20) * -1e30})
     with cluster.connect(node=1) as other:
         claim(other, "a")  # so that the warm worker of the test above has the right number of threads
-        session.fit(table, model, "b", ["a"], encoders={"a": "none"}, learning_rate=1e20, epochs=2, segments=1)
-        session.fit(table, session.model({"layers": [{"Conv2D": {"filters": 1, "kernel_size": 9}}]}), "b", ["a"], segments=1)
+        with pytest.raises(psycopg.DatabaseError, match="diverged"):
+            session.fit(table, model, "b", ["a"], encoders={"a": "none"}, learning_rate=1e20, epochs=2, segments=1)
+        with pytest.raises(psycopg.DatabaseError, match="Conv2D|conv2d"):
+            session.fit(table, session.model({"layers": [{"Conv2D": {"filters": 1, "kernel_size": 9}}]}), "b", ["a"], segments=1)
     for node, length in zip(cluster.nodes, before):
         chatter = [line for line in node.log_since(0)[length:].splitlines() if line and not LINE.match(line)]
         assert not chatter, "\n".join(chatter[:20])

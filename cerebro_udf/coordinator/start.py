@@ -122,7 +122,7 @@ def registered_model(plpy, name: str, with_weights: bool = True) -> Start:
 
 
 def _weights(record: dict, state_chunks: List[bytes]) -> List[bytes]:
-    model = state.serving(b"".join(state_chunks))
+    model = state.learnt(b"".join(state_chunks))
     return parts(state.pack(model, {"encoders": json.dumps(record["encoders"])}))
 
 

@@ -94,6 +94,8 @@ class Program:
         self._beginning = Beginning(spec)
         averages = serving.averages(self.model)
         self._about = {"program": self.signature, **({"averages": json.dumps(averages)} if averages else {})}
+        if self.generators:
+            self._about["generators"] = json.dumps(list(self.generators))
         rate = network.learning_rate_variable(self.model.optimizer)
         self._rate_name = next(
             (name for name, variable in self._named("optimizer").items() if variable is rate), None

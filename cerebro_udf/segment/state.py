@@ -129,7 +129,27 @@ def serving(blob: bytes) -> Dict[str, np.ndarray]:
     Raises:
         StateMismatch: the blob is damaged.
     """
+    return _serving(*unpack(blob))
+
+
+def learnt(blob: bytes) -> Dict[str, np.ndarray]:
+    """Return what :func:`serving` does without the states of random generators, which a model has more or fewer of as its rows are
+    varied; ``model/<position>`` counts the other variables alone.
+
+    Raises:
+        StateMismatch: the blob is damaged.
+    """
     arrays, metadata = unpack(blob)
+    served = _serving(arrays, metadata)
+    try:
+        drawn = set(json.loads(metadata.get("generators", "[]")))
+        kept = sorted((name for name in served if name not in drawn), key=lambda name: int(name[len("model/") :]))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _damaged(str(error)) from None
+    return {"model/%d" % i: served[name] for i, name in enumerate(kept)}
+
+
+def _serving(arrays: Dict[str, np.ndarray], metadata: Dict[str, str]) -> Dict[str, np.ndarray]:
     try:
         averages = json.loads(metadata.get("averages", "{}"))
         return {name: arrays[averages.get(name, name)] for name in arrays if name.startswith("model/")}

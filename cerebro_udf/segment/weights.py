@@ -1,7 +1,7 @@
 """Weights that a model begins from: those of an earlier run, or those that it was imported with.
 
-A blob of ``state.pack``, its arrays named ``model/<position>`` as in a state, or ``layers/<name>/…/<position>``: layers by
-name, from the user's own model inwards, and the position among that layer's variables.
+A blob of ``state.pack``, its arrays named ``model/<position>`` among the variables that are no random generators (``state.learnt``),
+or ``layers/<name>/…/<position>``: layers by name, from the user's own model inwards, and the position among that layer's variables.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def assign(model: Any, body: Any, blob: bytes) -> None:
         StateMismatch: the blob is damaged.
     """
     arrays, _ = state.unpack(blob)
-    positions = {"model/%d" % i: variable for i, variable in enumerate(model.variables)}
+    kept = (variable for variable in model.variables if not is_generator(variable))
+    positions = {"model/%d" % i: variable for i, variable in enumerate(kept)}
     for name, array in arrays.items():
         variable = positions[name] if name in positions else _within(body, name)
         shape = None if variable is None else tuple(variable.shape)
