@@ -74,7 +74,7 @@ def _check(members: zipfile.ZipFile) -> None:
             raise InvalidArgument("the archive holds what Keras does not write", 'One is "%s".' % name[:100], HINT)
     for name in (CONFIG, WEIGHTS):
         if name not in names:
-            raise InvalidArgument("the archive lacks %s" % name, "It holds %s." % ", ".join(names), HINT)
+            raise InvalidArgument("the archive lacks %s" % name, "It holds %s." % (", ".join(names) or "nothing"), HINT)
     for info in infos:
         if info.compress_type not in METHODS or info.flag_bits & 1:
             raise InvalidArgument("the archive is packed as Keras does not pack", 'One such part is "%s".' % info.filename, HINT)

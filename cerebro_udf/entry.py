@@ -8,10 +8,19 @@ import math
 from typing import Any, Callable, List, Optional, Tuple
 
 import cerebro_udf
-from cerebro_udf.errors import CerebroError, InvalidArgument, NotFound, NullArgument, SegmentNotReady, shown
+from cerebro_udf.errors import (
+    CerebroError,
+    InvalidArgument,
+    NotFound,
+    NullArgument,
+    SegmentNotReady,
+    shown,
+    unstorable,
+)
 from cerebro_udf.wire import parsed
 
 MAX_DEPTH = 64  # of JSON arguments; what goes over them recursively must not run out of stack
+NAME_CHARACTERS = 500  # of what the catalog keeps under a name: its indexes hold 2,700 bytes
 
 
 def door(function: Callable) -> Callable:
@@ -50,6 +59,23 @@ def _text(name: str, value: Optional[str]) -> str:
     return value
 
 
+def _name(name: str, value: Optional[str]) -> str:
+    """The name of a run, a model, an alias or a role."""
+    value = _text(name, value)
+    if len(value) > NAME_CHARACTERS:
+        raise InvalidArgument(
+            "argument %s is too long" % name, "It has %d characters, a name at most %d." % (len(value), NAME_CHARACTERS),
+            "Give a shorter name.",
+        )  # fmt: skip
+    return value
+
+
+def _columns(name: str, value: Optional[List[str]]) -> Optional[List[str]]:
+    if any(isinstance(item, list) for item in value or []):
+        raise InvalidArgument("argument %s has several dimensions" % name, None, "List columns in an array of one dimension.")
+    return value
+
+
 def _parsed(name: str, text: str) -> Any:
     """JSON of numbers that a float8 or int8 holds, and of a depth that is fit to be gone over."""
 
@@ -80,6 +106,10 @@ def _parsed(name: str, text: str) -> Any:
         level = [item for part in parts for item in part]
     if level:
         raise deep
+    if "\\u" in text and unstorable(value) is not None:  # jsonb holds none: it is inside an archive
+        raise InvalidArgument(
+            "argument %s holds text that PostgreSQL does not" % name, "It is %s." % unstorable(value)[:100], "Write it anew."
+        )
     return value
 
 
@@ -96,7 +126,7 @@ def _json(name: str, value: Optional[str]) -> dict:
 def create_model(plpy, gd: dict, name: str, definition: str) -> None:
     from cerebro_udf import models
 
-    models.create(plpy, _text("name", name), _json("definition", definition))
+    models.create(plpy, _name("name", name), _json("definition", definition))
 
 
 @door
@@ -105,7 +135,7 @@ def import_model(plpy, gd: dict, name: str, archive: Optional[bytes]) -> None:
     from cerebro_udf import models
     from cerebro_udf.interrupts import Pulse
 
-    _text("name", name)
+    _name("name", name)
     if archive is None:
         raise NullArgument("argument archive is null", None, "Give it the contents of a .keras file.")
     parts = archives.read(archive, Pulse(plpy).check)
@@ -116,16 +146,15 @@ def import_model(plpy, gd: dict, name: str, archive: Optional[bytes]) -> None:
 @door
 def drop_model(plpy, gd: dict, name: str) -> None:
     plan = plpy.prepare("select cerebro_internal.model_drop($1) as dropped", ["text"])
-    if not plpy.execute(plan, [_text("name", name)])[0]["dropped"]:
+    if not plpy.execute(plan, [_name("name", name)])[0]["dropped"]:
         raise NotFound('model "%s" does not exist' % name, None, "select model from cerebro.model; shows all models.")
 
 
 def _run_arguments(run: str, source: str, model: str, label: Optional[str], features: Optional[List[str]], options: str) -> Tuple:
     """Label and features may be null: a packed table knows them."""
-    if any(isinstance(name, list) for name in features or []):
-        raise InvalidArgument("argument features has several dimensions", None, "List columns in an array of one dimension.")
     named = None if label is None else _text("label", label)
-    return _text("run", run), _text("source", source), _text("model", model), named, features, _json("options", options)
+    given = _columns("features", features), _json("options", options)
+    return (_name("run", run), _text("source", source), _name("model", model), named, *given)
 
 
 @door
@@ -146,7 +175,7 @@ def submit(plpy, gd: dict, **arguments: Any) -> str:
 def submit_again(plpy, gd: dict, run: str) -> str:
     from cerebro_udf.coordinator import background
 
-    return background.submit_again(plpy, _text("run", run))
+    return background.submit_again(plpy, _name("run", run))
 
 
 @door
@@ -154,7 +183,7 @@ def detached(plpy, gd: dict, run: str, *arguments: Any) -> None:
     from cerebro_udf.coordinator import background
 
     names = ("source", "model", "label", "features", "options")
-    given = _run_arguments(run, **dict(zip(names, arguments))) if arguments else (_text("run", run),)
+    given = _run_arguments(run, **dict(zip(names, arguments))) if arguments else (_name("run", run),)
     background.detached(plpy, gd, *given)
 
 
@@ -166,28 +195,28 @@ def wait(plpy, gd: dict, run: str, timeout: Optional[str]) -> List[Tuple]:
     if timeout is not None:
         plan = plpy.prepare("select pg_catalog.date_part('epoch', $1) as seconds", ["interval"])
         seconds = plpy.execute(plan, [timeout])[0]["seconds"]
-    return background.wait(plpy, _text("run", run), seconds)
+    return background.wait(plpy, _name("run", run), seconds)
 
 
 @door
 def cancel(plpy, gd: dict, run: str) -> bool:
     from cerebro_udf.coordinator import background
 
-    return background.cancel(plpy, _text("run", run))
+    return background.cancel(plpy, _name("run", run))
 
 
 @door
 def resume(plpy, gd: dict, run: str) -> List[Tuple]:
     from cerebro_udf.coordinator import fit as runs
 
-    return runs.resume(plpy, gd, _text("run", run))
+    return runs.resume(plpy, gd, _name("run", run))
 
 
 @door
 def drop_run(plpy, gd: dict, run: str) -> None:
     from cerebro_udf.coordinator import fit as runs
 
-    runs.drop_run(plpy, _text("run", run))
+    runs.drop_run(plpy, _name("run", run))
 
 
 @door
@@ -199,7 +228,7 @@ def judge(plpy, gd: dict, call: str, run: str, source: str, options: str) -> Lis
         "evaluate": evaluate.evaluate, "confusion_matrix": diagnose.confusion_matrix, "class_report": diagnose.class_report,
         "residuals": diagnose.residuals, "importance": importance.importance,
     }  # fmt: skip
-    return functions[call](plpy, gd, _text("run", run), _text("source", source), _json("options", options))
+    return functions[call](plpy, gd, _name("run", run), _text("source", source), _json("options", options))
 
 
 @door
@@ -213,10 +242,10 @@ def explain_fit(plpy, gd: dict, **arguments: Any) -> List[Tuple]:
 def predict_table(plpy, gd: dict, run: str, source: str, target: str, key: List[str], options: str, schema: Optional[str]) -> int:
     from cerebro_udf.coordinator import predict_table as tables
 
-    if not key or any(not isinstance(name, str) or not name.strip() for name in key):
+    if not _columns("key", key) or any(not (name or "").strip() for name in key):
         raise NullArgument("argument key is null or blank", None, "List the columns that tell rows apart, as '{id}'.")
     return tables.predict_table(
-        plpy, gd, _text("run", run), _text("source", source), _text("target", target), key, _json("options", options), schema
+        plpy, gd, _name("run", run), _text("source", source), _text("target", target), key, _json("options", options), schema
     )
 
 
@@ -225,7 +254,8 @@ def pack(plpy, gd: dict, source: str, target: str, label: str, features: List[st
     from cerebro_udf.coordinator import pack as packing
 
     named = None if label is None else _text("label", label)
-    return packing.pack(plpy, gd, _text("source", source), _text("target", target), named, features, _json("options", options), schema)
+    given = named, _columns("features", features), _json("options", options)
+    return packing.pack(plpy, gd, _text("source", source), _text("target", target), *given, schema)
 
 
 @door
@@ -248,35 +278,35 @@ def predict(plpy, gd: dict, run: str, row: Optional[str], wanted: str, trial: Op
 
     if row is None or not row.strip():
         raise NullArgument("argument row is null or blank", None, "Give a row, an array of the features in order, or a JSON object.")
-    return serve.predict(plpy, gd, _text("run", run), row, wanted, trial, output)
+    return serve.predict(plpy, gd, _name("run", run), row, wanted, trial, output)
 
 
 @door
 def export_model(plpy, gd: dict, run: str, trial: Optional[int]) -> bytes:
     from cerebro_udf import serve
 
-    return serve.export(plpy, gd, _text("run", run), trial)
+    return serve.export(plpy, gd, _name("run", run), trial)
 
 
 @door
 def promote(plpy, gd: dict, run: str, alias: str, trial: Optional[int]) -> dict:
     from cerebro_udf import aliases
 
-    return aliases.promote(plpy, gd, _text("run", run), _text("alias", alias), trial)
+    return aliases.promote(plpy, gd, _name("run", run), _name("alias", alias), trial)
 
 
 @door
 def rollback(plpy, gd: dict, alias: str) -> dict:
     from cerebro_udf import aliases
 
-    return aliases.rollback(plpy, _text("alias", alias))
+    return aliases.rollback(plpy, _name("alias", alias))
 
 
 @door
 def drop_alias(plpy, gd: dict, alias: str) -> None:
     from cerebro_udf import aliases
 
-    aliases.drop(plpy, _text("alias", alias))
+    aliases.drop(plpy, _name("alias", alias))
 
 
 @door
@@ -284,7 +314,7 @@ def grant(plpy, gd: dict, call: str, name: str, role: str) -> None:
     from cerebro_udf import grants
 
     verb, kind = call.split("_")
-    grants.change(plpy, kind, _text(kind, name), _text("role", role), verb == "grant")
+    grants.change(plpy, kind, _name(kind, name), _name("role", role), verb == "grant")
 
 
 @door

@@ -7,7 +7,8 @@ Raised inside a backend, an instance becomes an ordinary PostgreSQL error with S
 from __future__ import annotations
 
 import difflib
-from typing import Iterable, Optional
+import re
+from typing import Any, Iterable, Optional
 
 try:
     from plpy import Error as _Base
@@ -18,8 +19,32 @@ except ImportError:  # not inside a backend
 MOST_CHARACTERS = 4000  # of a message, a DETAIL or a HINT: what they quote may be megabytes
 
 
-def _short(text: Optional[str]) -> Optional[str]:
-    return text if text is None or len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+
+
+def unstorable(value: Any) -> Optional[str]:
+    """Return a text within a JSON value that PostgreSQL cannot hold, as JSON's escapes write it; None if there is none.
+
+    That is NUL, and one half of a surrogate pair.
+    """
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str) and _UNSTORABLE.search(item):
+            return _escaped(item)
+        if isinstance(item, dict):
+            waiting += [*item, *item.values()]
+        elif isinstance(item, list):
+            waiting += item
+    return None
+
+
+def _escaped(text: str) -> str:
+    return _UNSTORABLE.sub(lambda found: "\\u%04x" % ord(found.group()), text)
+
+
+def _shown(text: Optional[str]) -> Optional[str]:
+    return text if text is None else _escaped(text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…")
 
 
 class CerebroError(_Base):
@@ -34,7 +59,7 @@ class CerebroError(_Base):
     sqlstate = "ML000"
 
     def __init__(self, message: str, detail: Optional[str] = None, hint: Optional[str] = None):
-        self.message, self.detail, self.hint = _short(message), _short(detail), _short(hint)
+        self.message, self.detail, self.hint = _shown(message), _shown(detail), _shown(hint)
         super().__init__(self.message)
 
 
@@ -260,4 +285,4 @@ def nearest(word: str, known: Iterable[str]) -> str:
         match = [lower[word.lower()]]
     if match:
         return 'Did you mean "%s"?' % match[0]
-    return "Known are: %s." % ", ".join(known)
+    return "Known are: %s." % (", ".join(known) or "none")

@@ -9,7 +9,7 @@ import cerebro_udf
 from cerebro_udf import stored
 from cerebro_udf.columns import array_text, spelled
 from cerebro_udf.coordinator import programs
-from cerebro_udf.errors import InvalidArgument, NotReady, nearest
+from cerebro_udf.errors import InvalidArgument, NotReady, nearest, unstorable
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment import importing
 from cerebro_udf.wire import finite
@@ -130,6 +130,11 @@ def _values(row: str) -> Any:
         values = _postgres_array(row)
     if not isinstance(values, (dict, list)):
         values = [values]
+    if "\\u" in row and unstorable(values) is not None:
+        raise InvalidArgument(
+            "argument row holds text that PostgreSQL does not", "It is %s." % unstorable(values)[:100],
+            "Leave the escape out: no column holds it.",
+        )  # fmt: skip
     return values
 
 

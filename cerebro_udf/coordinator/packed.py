@@ -80,7 +80,7 @@ def find(plpy, gd: dict, engine: Engine, source: str) -> Optional[Packed]:
     Raises:
         NotReady: it is one, but not whole; and what keeps the caller from reading it.
     """
-    if not _alike(plpy, "c.oid = $2::text::pg_catalog.regclass", source):
+    if not _alike(plpy, "c.oid = pg_catalog.to_regclass($2::text)", source):
         return None
     table = describe(plpy, source, None)
     segments = Segments(plpy, gd, Pulse(plpy), engine, engine.shards(table, 1))

@@ -23,7 +23,7 @@ _RELATION = """
 select c.oid::int8 as oid, c.relkind, c.relpersistence, c.relnamespace::int8 as namespace
      , pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname) as name
 from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-where c.oid = $1::text::pg_catalog.regclass
+where c.oid = pg_catalog.to_regclass($1::text)
 """
 
 # Domains, over whatever they are, count as what they are over; each array adds its brackets; an enum is one, whatever its name, and
@@ -345,8 +345,8 @@ def describe_held(plpy, name: str, table: Source, features: List[dict], labels: 
     try:
         encoders = columns.sparse_of(features)
         held = describe(plpy, name, table.features, table.labels, weight=table.weight, author=author, encoders=encoders)
-    except plpy.SPIError as error:
-        if error.sqlstate not in ("42P01", "3F000", "42602", "42601"):
+    except (TableNotFound, plpy.SPIError) as error:
+        if error.sqlstate not in ("42P01", "42602", "42601"):
             raise
         hint = "Name it with its schema, as in \"public.flights_of_june\"."
         raise TableNotFound('option "validation.table" names a table that does not exist', "It is %s." % name, hint) from None

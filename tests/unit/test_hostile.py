@@ -10,7 +10,7 @@ import zlib
 import numpy as np
 import pytest
 
-from cerebro_udf import definition, entry
+from cerebro_udf import definition, entry, serve
 from cerebro_udf.coordinator import options, space
 from cerebro_udf.errors import MOST_CHARACTERS, InvalidArgument, StateMismatch
 from cerebro_udf.segment import state
@@ -79,6 +79,32 @@ def test_what_is_no_number_of_json_is_refused_before_the_catalog_would(word):
     with pytest.raises(InvalidArgument, match="not JSON") as caught:
         entry._json("archive", '{"a": %s}' % word)
     assert word in caught.value.detail and caught.value.hint
+
+
+@pytest.mark.parametrize("text", ['"\\ud800"', '"a\\udfff\\ud800"', '"\\u0000"'])
+@pytest.mark.parametrize("place", ["[%s]", '{"a": {%s: 1}}', '{"a": [1, %s]}'])
+def test_text_that_postgresql_does_not_hold_is_refused_where_json_brings_it(text, place):
+    for read in (lambda given: entry._parsed("archive", given), serve._values):
+        with pytest.raises(InvalidArgument, match="holds text that PostgreSQL does not") as caught:
+            read(place % text)
+        assert caught.value.hint and text.strip('"a') in caught.value.detail and caught.value.detail.encode()
+
+
+@pytest.mark.parametrize("text", ['"\\\\ud800"', '"\\ud83d\\ude00"', '"\\\\u0000"'])
+def test_text_that_only_looks_so_is_read(text):
+    assert entry._parsed("archive", "[%s]" % text) == serve._values("[%s]" % text) == json.loads("[%s]" % text)
+
+
+def test_an_error_is_text_that_a_client_can_be_sent():
+    error = InvalidArgument("a\ud800", "b\0c", "\udfff")
+    assert (error.message, error.detail, error.hint) == ("a\\ud800", "b\\u0000c", "\\udfff")
+
+
+def test_a_name_longer_than_an_index_holds_is_refused():
+    with pytest.raises(InvalidArgument, match="argument run is too long") as caught:
+        entry._name("run", "é" * (entry.NAME_CHARACTERS + 1))
+    assert caught.value.hint and "501" in caught.value.detail
+    assert entry._name("run", "x" * entry.NAME_CHARACTERS)
 
 
 def test_an_error_quotes_no_more_than_can_be_read():
