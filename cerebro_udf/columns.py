@@ -170,6 +170,13 @@ def is_bytes(feature: dict) -> bool:
     return feature["kind"] == "image" or (feature["kind"] == "tensor" and feature["tensor"]["dtype"] == "uint8")
 
 
+def doubles_hold(column: dict) -> bool:
+    """Whether double precision holds every number of a feature or label as its type has it, so that what is equal there is equal."""
+    if column.get("kind") == "tensor":
+        return column["tensor"]["dtype"] != "int64"
+    return base(column["type"]) not in ("bigint", "numeric")
+
+
 def meaning(name: str, kind: str) -> Optional[str]:
     """What values of a type mean to a model that reads them in this form; columns of one meaning may stand for one another."""
     fitting = encoders_of(name)

@@ -165,6 +165,9 @@ def _merge_feature(spec: dict, parts: List[dict]) -> dict:
     encoder = columns.encoder_name(spec.get("encoder")) or "standardize"
     feature.update(encoder=encoder, shape=_one_shape(spec["name"], parts) or [])
     refusals.refuse_no_elements(spec["name"], feature["shape"])
+    span = _merge_range(parts)
+    if span is not None and not columns.doubles_hold(spec):
+        refusals.refuse_collapsed(spec["name"], *span)
     if encoder == "none":
         refusals.refuse_merged(spec["name"], sum(part.get("merged", 0) for part in parts))
     if policy is not None:
@@ -184,11 +187,14 @@ def _merge_feature(spec: dict, parts: List[dict]) -> dict:
 
 def _merge_affine(name: str, encoder: Optional[str], parts: List[dict]) -> dict:
     """What :func:`affine` reads of a column of numbers under this encoder."""
+    span = _merge_range(parts)
+    if encoder in ("standardize", "minmax") and span is not None:
+        refusals.refuse_narrow(name, *span)
     if encoder == "standardize":
         mean, scale = _merge_moments(name, parts)
         return {"mean": mean, "scale": scale}
     if encoder == "minmax":
-        least, greatest = functools.reduce(wider, (np.array(part["range"], np.float64) for part in parts if part["range"] is not None))
+        least, greatest = span
         return {"min": least.tolist(), "scale": np.where(greatest > least, greatest - least, 1.0).tolist()}
     return {}
 
@@ -204,6 +210,12 @@ def _one_shape(name: str, parts: List[dict]) -> Optional[List[int]]:
                 hint="All arrays of a column must have the same dimensions.",
             )
     return shapes[0] if shapes else None
+
+
+def _merge_range(parts: List[dict]) -> Optional[np.ndarray]:
+    """The least and the greatest number of all shards' training rows, float64 (2, width); None where there is none."""
+    ranges = [np.array(part["range"], np.float64) for part in parts if part.get("range") is not None]
+    return functools.reduce(wider, ranges) if ranges else None
 
 
 def wider(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -330,7 +342,7 @@ def _merge_label(label: dict, parts: List[dict]) -> dict:
             refusals.refuse_no_elements(label["name"], result["shape"])
         lows = [part["min"] for part in parts if part.get("min") is not None]
         highs = [part["max"] for part in parts if part.get("max") is not None]
-        if min(lows) == max(highs):
+        if min(lows) == max(highs) and (columns.doubles_hold(label) or abs(min(lows)) < refusals.EXACT_FLOAT64):
             refusals.refuse_constant_label(label["name"], lows[0])
         scaled = _merge_affine(label["name"], label.get("encoder"), parts)
         if scaled:

@@ -6,12 +6,17 @@ import json
 import math
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
+import numpy as np
+
 from cerebro_udf import columns, errors
 from cerebro_udf import keras_names as names
 
 CLASSES = 1_000  # of a label, at most
 NAMED_CLASSES = 10  # in a message
 LARGEST_FLOAT32 = math.ldexp(2 - 2**-23, 127)
+EXACT_FLOAT64 = 2**53  # up to which double precision tells all whole numbers apart
+STEPS = 1_000  # of double precision, from the least of a feature's numbers to the greatest; fewer would be learnt as stairs
+NARROWEST = 1e-37  # from the least number to the greatest: layers of an exported model hold its reciprocal in single precision
 LABEL_STEPS = 1_000  # of single precision, from a quantity's least value to its greatest; fewer would be learnt as stairs
 _SEQUENCE = "It is a sequence, whose padding a model is told of."
 _ALONE = {"sequence": _SEQUENCE, "tokens": _SEQUENCE, "sparse": "Its rows are sparse."}
@@ -24,12 +29,14 @@ def refuse_unusable(shard_stats: Sequence[dict], nulls: Any, fillable: Sequence[
         fillable: Columns for whose NULLs the call could name what stands for them.
 
     Raises:
+        OutOfRange: a column holds finite numbers that single precision does not hold, whatever ``nulls`` says.
         NullInData: a column holds NULL, NaN or infinite values that are neither kept nor skipped.
         BadData: there is no row at all, or all were skipped; a row has a negative weight, or a label that says of something neither
             that it applies nor that it does not.
     """
     rows = sum(stats["rows"] for stats in shard_stats)
     skipped = sum(stats["skipped"] for stats in shard_stats)
+    _refuse_beyond(shard_stats, rows + skipped)
     _refuse_nulls(shard_stats, nulls, rows + skipped, fillable)
     _refuse_negative_weights(shard_stats)
     _refuse_other_than_places(shard_stats, rows)
@@ -86,6 +93,17 @@ def _refuse_nulls(shard_stats: Sequence[dict], nulls: Any, rows: int, fillable: 
         hint='Set the option "nulls" to "skip" to leave such rows out'
         + ("." if filled is None else ', or say by column what stands for a NULL, such as {"%s": "indicator"}.' % filled),
     )
+
+
+def _refuse_beyond(shard_stats: Sequence[dict], rows: int) -> None:
+    for name in shard_stats[0]["columns"] if shard_stats else ():
+        found = [stats["columns"][name]["beyond"] for stats in shard_stats if "beyond" in stats["columns"][name]]
+        if found:
+            raise errors.OutOfRange(
+                'column "%s" holds numbers that single precision does not hold' % name,
+                detail="%d of %d rows do, such as %.17g; the largest that it holds is 3.4e38." % (sum(n for n, _ in found), rows, found[0][1]),
+                hint="Scale them: the column may be an expression, such as x / 1e30 or ln(x).",
+            )
 
 
 def _unreadable(name: str, broken: List[dict], rows: int) -> errors.BadData:
@@ -160,6 +178,37 @@ def refuse_far(name: str, value: float, fed: float) -> None:
             'what stands for a NULL in column "%s" is too far from its other values' % name,
             detail="It is %.6g; a model would see %.6g of it, which single precision does not hold." % (value, fed),
             hint='Name a value near the others in the option "nulls", or "mean".',
+        )
+
+
+def refuse_collapsed(name: str, low: np.ndarray, high: np.ndarray) -> None:
+    """Refuse numbers that double precision, in which they are encoded, does not tell apart.
+
+    Args:
+        low, high: The least and the greatest, as they were rounded; of each element of the last axis.
+
+    Raises:
+        OutOfRange.
+    """
+    size = np.maximum(np.abs(low), np.abs(high))
+    steps = (high - low) / np.spacing(size)
+    found = np.flatnonzero((steps < STEPS) & ((steps > 0) | (size >= EXACT_FLOAT64)))
+    if len(found):
+        raise errors.OutOfRange(
+            'column "%s" holds numbers that double precision does not tell apart' % name,
+            detail="From its least to its greatest, %.17g to %.17g, there are %d steps." % (low[found[0]], high[found[0]], steps[found[0]]),
+            hint="Take the difference to a constant: the feature may be an expression, such as id - 1700000000000000000.",
+        )
+
+
+def refuse_narrow(name: str, low: np.ndarray, high: np.ndarray) -> None:
+    """Refuse numbers that differ, but by too little to be scaled; see :func:`refuse_collapsed`."""
+    found = np.flatnonzero((high > low) & (high - low < NARROWEST))
+    if len(found):
+        raise errors.OutOfRange(
+            'column "%s" holds numbers that lie too close to one another to be scaled' % name,
+            detail="From its least to its greatest, %.17g to %.17g, it is less than %g." % (low[found[0]], high[found[0]], NARROWEST),
+            hint="Multiply them by a constant: the column may be an expression, such as x * 1e100.",
         )
 
 

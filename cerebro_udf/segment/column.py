@@ -96,6 +96,7 @@ class Column:
         self.name, self.kept = name, kept
         self.key = name  # by which a fetch has its values
         self.nulls = self.nans = self.infinities = 0
+        self._beyond: List[Any] = []  # how many rows hold a finite number that single precision does not, and the first such number
         self._broken: Optional[Broken] = None
         self.train, self.validation = Buffer(), Buffer()
         self.digest = hashlib.blake2b(digest_size=16)
@@ -114,7 +115,11 @@ class Column:
             return values, missing if missing.any() else None
         nans = bad & np.isnan(values)
         self.nans += int(nans.sum())
-        self.infinities += int((bad & ~nans).sum())
+        beyond = bad & np.isfinite(values)
+        self.infinities += int((bad & ~nans & ~beyond).sum())
+        if beyond.any():
+            before, first = self._beyond or (0, float(values[beyond][0]))
+            self._beyond = [before + int(beyond.reshape(len(values), -1).any(axis=1).sum()), first]
         return values, missing | bad.reshape(len(values), -1).any(axis=1)
 
     def parse(self, parsed: Parsed) -> np.ndarray:
@@ -149,8 +154,10 @@ class Column:
         return getattr(self, name).whole(pulse)
 
     def stats(self) -> dict:
-        broken = {"broken": self._broken._asdict()} if self._broken else {}
-        return {"nulls": self.nulls, "nans": self.nans, "infinities": self.infinities, **broken}
+        found: dict = {"broken": self._broken._asdict()} if self._broken else {}
+        if self._beyond:
+            found["beyond"] = self._beyond
+        return {"nulls": self.nulls, "nans": self.nans, "infinities": self.infinities, **found}
 
 
 class Numbers(Column):
@@ -181,9 +188,8 @@ class Numbers(Column):
         if not train.size:
             return
         flat = train.reshape(-1, train.shape[-1] if train.ndim > 1 else 1).astype(np.float64)
-        if self._encoder == "minmax":
-            block = np.stack([flat.min(axis=0), flat.max(axis=0)])
-            self._range = encoders.wider(block, block if self._range is None else self._range)
+        block = np.stack([flat.min(axis=0), flat.max(axis=0)])
+        self._range = encoders.wider(block, block if self._range is None else self._range)
         # Deviations from the first row: a constant column has exactly none.
         first = flat[0].copy()
         with np.errstate(over="ignore", invalid="ignore"):

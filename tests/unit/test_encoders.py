@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cerebro_udf import columns, encoders, errors, tensors, wire
+from cerebro_udf.segment.column import Numbers
+from cerebro_udf.segment.reading import Parsed
 
 NUMBER = {"name": "x", "column": "x", "type": "real", "kind": "number", "encoder": None}
 ARRAY = {"name": "a", "column": "a", "type": "real[]", "kind": "array", "encoder": None}
@@ -426,3 +428,52 @@ def test_what_cannot_be_one_input_is_refused(names, stack, error):
     with pytest.raises(error) as refused:
         merged(features, stats, {"s": (names, stack)})
     assert refused.value.hint
+
+
+@pytest.mark.parametrize("encoder", ["standardize", "minmax", "none", {"bucketize": {"buckets": 3}}])
+@pytest.mark.parametrize("kind, type_", [("number", "bigint"), ("number", "numeric"), ("array", "bigint[]")])
+@pytest.mark.parametrize("low, high", [(1.7e18, 1.7e18), (-(2.0**63), -(2.0**63) + 2048), (2.0**60, 2.0**60 + 999 * 256)])
+def test_numbers_that_double_precision_does_not_tell_apart_are_refused(encoder, kind, type_, low, high):
+    spec = {"name": "x", "type": type_, "kind": kind, "encoder": encoder}
+    stats = [shard(2, x={**moments([[low], [high]]), "range": [[low], [high]]})]
+    with pytest.raises(errors.OutOfRange) as caught:
+        encoders.merge([spec], [], stats)
+    assert caught.value.message == 'column "x" holds numbers that double precision does not tell apart'
+    assert caught.value.hint == "Take the difference to a constant: the feature may be an expression, such as id - 1700000000000000000."
+
+
+@pytest.mark.parametrize(
+    "type_, low, high", [("double precision", 2.0**60, 2.0**60 + 512), ("bigint", 0.0, 2.0**63), ("numeric", 0.1, 0.1), ("bigint", 7.0, 7.0)]
+)
+def test_numbers_that_are_equal_or_lie_far_apart_are_standardized(type_, low, high):
+    spec = {"name": "x", "type": type_, "kind": "number", "encoder": "standardize"}
+    stats = [shard(2, x={**moments([low, high]), "shape": [], "range": [[low], [high]]})]
+    assert encoders.merge([spec], [], stats)["features"][0]["scale"] == [(high - low) / 2 or 1.0]
+
+
+def test_whole_labels_that_are_rounded_to_one_number_are_not_said_to_be_one():
+    label = {"name": "y", "output": None, "type": "bigint", "task": "regression"}
+    quantities = {**moments([1.7e18, 1.7e18]), "shape": [], "min": 1.7e18, "max": 1.7e18}
+    with pytest.raises(errors.OutOfRange, match="single precision does not tell apart"):
+        encoders.merge([], [label], [shard(2, y=quantities)])
+
+
+@pytest.mark.parametrize("encoder", ["standardize", "minmax"])
+def test_numbers_too_close_to_be_scaled_are_refused(encoder):
+    values = Numbers("x", encoder, False)
+    rows = np.arange(1.0, 31.0) * 1e-200
+    values.append(values.take(Parsed(rows, np.zeros(30, bool)))[0], None)
+    with pytest.raises(errors.OutOfRange, match="lie too close to one another"):
+        encoders.merge([{**NUMBER, "type": "double precision", "encoder": encoder}], [], [shard(30, x=values.stats())])
+
+
+def test_finite_numbers_beyond_single_precision_are_not_called_infinite_and_not_skipped():
+    values = Numbers("x", "standardize", False)
+    rows, bad = values.take(Parsed(np.array([1.0, 1e39, -2e39, np.inf]), np.zeros(4, bool)))
+    assert bad.tolist() == [False, True, True, True]
+    values.append(rows[~bad], None)
+    stats = values.stats()
+    assert stats["infinities"] == 1
+    with pytest.raises(errors.OutOfRange) as caught:
+        encoders.merge([NUMBER], [], [{**shard(1, x=stats), "skipped": 3}], nulls="skip")
+    assert caught.value.detail.startswith("2 of 4 rows do, such as 1")
