@@ -165,9 +165,7 @@ def _merge_feature(spec: dict, parts: List[dict]) -> dict:
     encoder = columns.encoder_name(spec.get("encoder")) or "standardize"
     feature.update(encoder=encoder, shape=_one_shape(spec["name"], parts) or [])
     refusals.refuse_no_elements(spec["name"], feature["shape"])
-    span = _merge_range(parts)
-    if span is not None and not columns.doubles_hold(spec):
-        refusals.refuse_collapsed(spec["name"], *span)
+    _refuse_collapsed(spec, parts)
     if encoder == "none":
         refusals.refuse_merged(spec["name"], sum(part.get("merged", 0) for part in parts))
     if policy is not None:
@@ -216,6 +214,12 @@ def _merge_range(parts: List[dict]) -> Optional[np.ndarray]:
     """The least and the greatest number of all shards' training rows, float64 (2, width); None where there is none."""
     ranges = [np.array(part["range"], np.float64) for part in parts if part.get("range") is not None]
     return functools.reduce(wider, ranges) if ranges else None
+
+
+def _refuse_collapsed(column: dict, parts: List[dict]) -> None:
+    span = _merge_range(parts)
+    if span is not None and not columns.doubles_hold(column):
+        refusals.refuse_collapsed(column["name"], *span)
 
 
 def wider(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -342,7 +346,8 @@ def _merge_label(label: dict, parts: List[dict]) -> dict:
             refusals.refuse_no_elements(label["name"], result["shape"])
         lows = [part["min"] for part in parts if part.get("min") is not None]
         highs = [part["max"] for part in parts if part.get("max") is not None]
-        if min(lows) == max(highs) and (columns.doubles_hold(label) or abs(min(lows)) < refusals.EXACT_FLOAT64):
+        _refuse_collapsed(label, parts)
+        if min(lows) == max(highs):
             refusals.refuse_constant_label(label["name"], lows[0])
         scaled = _merge_affine(label["name"], label.get("encoder"), parts)
         if scaled:

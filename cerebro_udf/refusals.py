@@ -101,8 +101,10 @@ def _refuse_beyond(shard_stats: Sequence[dict], rows: int) -> None:
         if found:
             raise errors.OutOfRange(
                 'column "%s" holds numbers that single precision does not hold' % name,
-                detail="%d of %d rows do, such as %.17g; the largest that it holds is 3.4e38." % (sum(n for n, _ in found), rows, found[0][1]),
-                hint="Scale them: the column may be an expression, such as x / 1e30 or ln(x).",
+                detail="%d of %s, such as %s; the largest that it holds is 3.4e38."
+                % (sum(count for count, _ in found), errors.counted(rows, "row"), _shown(found[0][1])),
+                hint="Scale them, or have NULL in the place of what stands for no number: the column may be an expression, such as x / 1e30, "
+                "ln(x), or nullif(x, 9e99).",
             )
 
 
@@ -196,8 +198,8 @@ def refuse_collapsed(name: str, low: np.ndarray, high: np.ndarray) -> None:
     if len(found):
         raise errors.OutOfRange(
             'column "%s" holds numbers that double precision does not tell apart' % name,
-            detail="From its least to its greatest, %.17g to %.17g, there are %d steps." % (low[found[0]], high[found[0]], steps[found[0]]),
-            hint="Take the difference to a constant: the feature may be an expression, such as id - 1700000000000000000.",
+            detail="From its least to its greatest, %s to %s, there are %d steps." % (low[found[0]], high[found[0]], steps[found[0]]),
+            hint="Take the difference to a constant: the column may be an expression, such as id - 1700000000000000000.",
         )
 
 
@@ -207,7 +209,7 @@ def refuse_narrow(name: str, low: np.ndarray, high: np.ndarray) -> None:
     if len(found):
         raise errors.OutOfRange(
             'column "%s" holds numbers that lie too close to one another to be scaled' % name,
-            detail="From its least to its greatest, %.17g to %.17g, it is less than %g." % (low[found[0]], high[found[0]], NARROWEST),
+            detail="From its least to its greatest, %s to %s, it is less than %g." % (low[found[0]], high[found[0]], NARROWEST),
             hint="Multiply them by a constant: the column may be an expression, such as x * 1e100.",
         )
 

@@ -22,7 +22,7 @@ NAMES = st.one_of(
     st.sampled_from(["select", "Ab", "a b", 'q"q', "it's", "per%cent", "%s", "{0}", "b\\s", "a/b", "ä", "漢字", "$1", "a.b", "x" * 63]),
     st.text("aZ0 \"'%$/\\.,;:é", min_size=1, max_size=8),
 ).filter(lambda name: name.strip() and name not in ("shard", "row"))
-FLOAT = st.one_of(*[st.integers(-4, 4).map(float)] * 4, st.floats(-1e6, 1e6), st.sampled_from([math.nan, math.inf, -math.inf, 1e39, 1.7e9]))
+FLOAT = st.one_of(*[st.integers(-4, 4).map(float)] * 4, st.floats(-1e6, 1e6), st.sampled_from([math.nan, math.inf, -math.inf, 1.7e9]))
 FEATURES = {
     "smallint": st.integers(-(2**15), 2**15 - 1), "integer": st.integers(-(2**31), 2**31 - 1), "bigint": st.integers(-(2**63), 2**63 - 1),
     "real": st.one_of(st.integers(-4, 4).map(float), st.sampled_from([math.nan, math.inf, 0.1])), "double precision": FLOAT,

@@ -305,6 +305,32 @@ def merged(made: Made, rows: list[int]) -> bool:
         return len(np.unique(large.astype(np.float32))) < len(large)
 
 
+def out_of_range(made: Made, count: int, train: list[int]) -> bool:
+    """Whether single precision does not hold a number of a table, or double precision holds too little of those to train on."""
+    if made.kind not in ("number", "array", "sequence", None) or made.feature["type"] == "text":
+        return False
+
+    def numbers_of(row: int) -> list:
+        value = made.values[row]
+        value = kept_steps(made, value or []) if made.kind == "sequence" else value if isinstance(value, list) else [value]
+        return [float(x) for x in value if x is not None and x == x]
+
+    if any(LARGEST < abs(x) < np.inf for row in range(count) for x in numbers_of(row)):
+        return True
+    rows = [found for found in map(numbers_of, train) if found]
+    if made.kind is None or (made.kind == "array" and len(set(map(len, rows))) > 1):
+        return False
+    known = np.array([[x] for found in rows for x in found] if made.kind == "sequence" else rows)
+    if not known.size:
+        return False
+    low, high = known.min(axis=0), known.max(axis=0)
+    size = np.maximum(np.abs(low), np.abs(high))
+    if made.feature["type"].startswith(("bigint", "numeric")):
+        if (((high - low) / np.spacing(size) < 1_000) & ((high > low) | (size >= 2**53))).any():
+            return True
+    return made.encoder in (None, "standardize", "minmax") and bool(((high > low) & (high - low < 1e-37)).any())
+
+
 def may_be_refused(made: list[Made], label: Made, rows: list[int], train: list[int], parts: list[tuple], validation: float) -> set[str]:
     """The errors that such a table deserves: SQLSTATE, and what of it they name."""
     count = parts[-1][1]
@@ -326,6 +352,8 @@ def may_be_refused(made: list[Made], label: Made, rows: list[int], train: list[i
         if (column.encoder or column.feature.get("encoder")) == "none" and any(
             merged(column, [row for row in rows if first <= row < stop]) for first, stop in parts
         ):
+            reasons.add("22003 " + column.name)
+        if out_of_range(column, count, train):
             reasons.add("22003 " + column.name)
     if len({label.values[row] for row in rows}) < 2:
         reasons.add("22000 " + label.name)

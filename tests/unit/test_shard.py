@@ -175,7 +175,8 @@ def test_null_nan_and_infinite_values_are_counted_or_skipped(read):
         name: [column[key] for key in ("nulls", "nans", "infinities")]
         for name, column in stats["columns"].items()
     }
-    assert counts == {"a": [1, 0, 1], "x": [2, 1, 0], "t": [1, 0, 0], "y": [0, 1, 1]}
+    assert counts == {"a": [1, 0, 1], "x": [2, 1, 0], "t": [1, 0, 0], "y": [0, 1, 0]}
+    assert stats["columns"]["y"]["beyond"] == [1, 1e39], "finite, so not counted among the infinite"
     assert stats["rows"] == 1 and stats["skipped"] == 5
     skipped = read(None, label=("y", None), nulls="skip")
     assert skipped["train"] == {"a": [1], "x": [[1, 2]], "t": ["p"], "label": [1]}
