@@ -10,7 +10,7 @@ import numpy as np
 
 from cerebro_udf import columns, expressions, sequences, sparse, tensors
 from cerebro_udf import encoders as encoding
-from cerebro_udf.errors import InvalidArgument, NullArgument, TrialFailed, counted, nearest
+from cerebro_udf.errors import InvalidArgument, NullArgument, OutOfRange, TrialFailed, counted, nearest
 from cerebro_udf.segment import binary, network, reading, serving
 
 import tensorflow as tf  # isort: skip  (network says first how TensorFlow has to start)
@@ -229,8 +229,19 @@ def _column(feature: dict, values: List[Any], sql: Optional[str], read: Read) ->
 
 def _refuse_unusable(name: str, values: np.ndarray, nan: bool = True) -> None:
     """Refuse what a row of a table could not be trained or predicted with either."""
+    _refuse_beyond(name, values)
     if reading.out_of_range(values, nan) is not None:
         raise NullArgument('feature "%s" is NULL, NaN or infinite' % name, None, _unusable(name))
+
+
+def _refuse_beyond(name: str, values: np.ndarray) -> None:
+    beyond = reading.out_of_range(values, nan=False)
+    if beyond is not None and np.isfinite(values[beyond]).any():
+        raise OutOfRange(
+            'feature "%s" holds a number that single precision does not hold' % name,
+            "The largest that it holds is 3.4e38.",
+            "Leave such rows out by a condition or a case, or take cerebro.predict_table, which writes NULL for them.",
+        )
 
 
 def _unusable(name: str) -> str:
@@ -320,6 +331,7 @@ def _steps(feature: dict, value: Any) -> np.ndarray:
         raise _wrong(name, value, "It must be %s." % wanted)
     found = _numbers(name, value, value, wanted)
     kept = found[sequences.places(len(found), feature["sequence"])[0]] if found.ndim else found
+    _refuse_beyond(name, kept)
     if not found.size or _has_null(value) or reading.out_of_range(kept) is not None:
         raise NullArgument(
             'feature "%s" is empty, or holds NULL, NaN or infinite values' % name,

@@ -114,6 +114,8 @@ def test_many_rows_are_predicted_alike():
     ({"x": None, "a": [1, 2, 3], "t": "p"}, errors.NullArgument, '"x" is null'),
     ({"x": 1, "a": [1, None, 3], "t": "p"}, errors.NullArgument, '"a" is NULL'),
     ({"x": "NaN", "a": [1, 2, 3], "t": "p"}, errors.NullArgument, '"x" is NULL, NaN'),
+    ({"x": "Infinity", "a": [1, 2, 3], "t": "p"}, errors.NullArgument, '"x" is NULL, NaN or infinite'),
+    ({"x": 1, "a": [1, -1e39, 3], "t": "p"}, errors.OutOfRange, '"a" holds a number that single precision does not hold'),
     ({"x": "one", "a": [1, 2, 3], "t": "p"}, errors.InvalidArgument, 'wrong type'),
     ({"x": "1", "a": [1, 2, 3], "t": "p"}, errors.InvalidArgument, 'wrong type'),
     ({"x": 1, "a": [1, 2], "t": "p"}, errors.InvalidArgument, 'wrong shape'),
