@@ -103,8 +103,8 @@ def _refuse_beyond(shard_stats: Sequence[dict], rows: int) -> None:
                 'column "%s" holds numbers that single precision does not hold' % name,
                 detail="%d of %s, such as %s; the largest that it holds is 3.4e38."
                 % (sum(count for count, _ in found), errors.counted(rows, "row"), _shown(found[0][1])),
-                hint="Scale them, or have NULL in the place of what stands for no number: the column may be an expression, such as x / 1e30, "
-                "ln(x), or nullif(x, 9e99).",
+                hint="Scale them, or have NULL in the place of what stands for no number: the column may be an expression, such as "
+                "x / 1e30, ln(x), or nullif(x, 9e99).",
             )
 
 

@@ -443,7 +443,8 @@ def test_numbers_that_double_precision_does_not_tell_apart_are_refused(encoder, 
 
 
 @pytest.mark.parametrize(
-    "type_, low, high", [("double precision", 2.0**60, 2.0**60 + 512), ("bigint", 0.0, 2.0**63), ("numeric", 0.1, 0.1), ("bigint", 7.0, 7.0)]
+    "type_, low, high",
+    [("double precision", 2.0**60, 2.0**60 + 512), ("bigint", 0.0, 2.0**63), ("numeric", 0.1, 0.1), ("bigint", 7.0, 7.0)],
 )
 def test_numbers_that_are_equal_or_lie_far_apart_are_standardized(type_, low, high):
     spec = {"name": "x", "type": type_, "kind": "number", "encoder": "standardize"}
