@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import re
 import time
 import zipfile
@@ -15,10 +16,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from cerebro_udf.errors import CerebroError
 from tests import requirements as requires
 from tests.cluster import ADMIN, poll_until
 from tests.session import IDLE_SECONDS, LINE, LOGIT, POINTS, PREFIX, Session, points
 from tests.tables import quoted
+from tests.unit import test_fuzz as fuzz
 
 WARM = True
 pytestmark = requires.segments(3)
@@ -111,7 +114,10 @@ class World:
             **dict.fromkeys(["evaluate", "confusion_matrix", "class_report", "importance", "pack", "predict_table"], {"options": "{}"}),
         }  # fmt: skip
         self.of_function["residuals"]["options"] = "{}"
+        session.model(fuzz.MODEL, "two layers")
         self.admin = session.cluster.connect(ADMIN)
+        query = "select data from cerebro_internal.state where run = (select id from cerebro_internal.run where name = %s) order by seq"
+        self.state = self.admin.execute(query, [run]).fetchall()[-1][0]
         self.kept = self.contents()
 
     def arguments(self, function: str) -> dict:
@@ -214,5 +220,63 @@ def test_arguments_that_make_no_sense_are_refused_and_change_nothing(world, func
                     world.forget()
                 assert world.contents() == world.kept, place
     assert unclear == []
+    poll_until(world.session.cluster.idle_backends, IDLE_SECONDS)
+    poll_until(lambda: world.sessions() == sessions, IDLE_SECONDS)
+
+
+# ---- damaged and made-up inputs
+
+FUZZED = {"definition": 40, "placeholders": 20, "options": 30, "judging": 30, "space": 20, "archive": 30, "hdf5": 10, "state": 20}
+
+
+def refused(check: str, given) -> bool:
+    """Whether the check alone refuses an input, which so never gets to where data matters."""
+    try:
+        fuzz.CHECKS[check][0](given)
+    except CerebroError:
+        return True
+    return False
+
+
+def statement(world: World, check: str, seed: int) -> tuple[str, list]:
+    """What brings an input of that seed to the server: trained on no rows where it may be trained at all."""
+    given, source = fuzz.case(check, seed), world.valid["source"]
+    given = given.replace("\0", "") if isinstance(given, str) else given  # of which no protocol brings any
+    if check in ("definition", "placeholders"):
+        return "select cerebro.create_model('fuzzed', %s::jsonb)", [given]
+    if check in ("options", "space"):
+        options = '{"search": {"trials": 2, "space": %s}}' % given if check == "space" else given
+        source = source if refused(check, given) else quoted(world.session.schema, "empty")
+        return "select * from cerebro.fit('fuzzed', %s, 'two layers', 'label', '{a,b}', %s::jsonb)", [source, options]
+    if check == "judging":
+        call = ("evaluate(%s, %s, options => %s::jsonb)", "predict_table(%s, %s, 'fuzzed', '{id}', %s::jsonb)")[seed % 2]
+        return "select * from cerebro." + call, [world.valid["run"], source, given]
+    if check == "state":
+        given = fuzz.blob_of(random.Random(seed), world.state)
+        run = "(select r.id from cerebro_internal.visible_run r where r.name = %s)"
+        world.session.conn.execute("update cerebro_internal.visible_state set data = %s where run = " + run, [given, world.valid["run"]])
+        return "select cerebro.export_model(%s)", [world.valid["run"]]
+    with zipfile.ZipFile(io.BytesIO(world.valid["archive"])) as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    if check == "archive":
+        given = fuzz.archive_of(random.Random(seed), members)
+    elif check == "hdf5":
+        given = fuzz.zipped({**members, "model.weights.h5": fuzz.damaged(members["model.weights.h5"], random.Random(seed))})
+    return "select cerebro.import_model('fuzzed', %s)", [given]
+
+
+@pytest.mark.parametrize("check", FUZZED)
+def test_whatever_comes_through_sql_ends_no_session_and_changes_nothing(world, check):
+    conn, sessions = world.session.conn, world.sessions()
+    conn.execute("set statement_timeout = '%ds'" % SECONDS)
+    for seed in range(FUZZED[check]):
+        conn.execute("begin")
+        try:
+            conn.execute(*statement(world, check, seed))
+        except psycopg.Error as error:
+            assert error.diag.sqlstate in {*DOCUMENTED, "22P02", "22P05", "54001"} - {"57014"}, "seed %d: %s" % (seed, error)
+        finally:
+            conn.execute("rollback")
+        assert world.contents() == world.kept, "seed %d" % seed
     poll_until(world.session.cluster.idle_backends, IDLE_SECONDS)
     poll_until(lambda: world.sessions() == sessions, IDLE_SECONDS)

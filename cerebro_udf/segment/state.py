@@ -37,6 +37,12 @@ _TO_CODE = {
     "bool": "BOOL",
 }
 _FROM_CODE = {code: np.dtype(name) for name, code in _TO_CODE.items()}
+_UNSET = b"crc32:00000000"
+
+
+def _checksum(header: bytes, of_arrays: int) -> bytes:
+    """CRC-32 of the tensor bytes and then of the header, in which it stands as zero."""
+    return b"crc32:%08x" % zlib.crc32(header, of_arrays)
 
 
 def pack(
@@ -72,14 +78,15 @@ def pack(
         offset += chunk.nbytes
         checksum = zlib.crc32(chunk, checksum)
         pulse()
-    header["__metadata__"] = {
-        **(metadata or {}),
+    header["__metadata__"] = {  # the checksum comes before whatever could look like it
         "format": str(FORMAT),
-        "checksum": "crc32:%08x" % checksum,
+        "checksum": _UNSET.decode(),
         "bfloat16": json.dumps(bfloat16),
+        **(metadata or {}),
     }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
+    text = text.replace(_UNSET, _checksum(text, checksum), 1)
     return b"".join([struct.pack("<Q", len(text)), text, *chunks])
 
 
@@ -97,9 +104,10 @@ def unpack(blob: bytes) -> Tuple[Dict[str, np.ndarray], Dict[str, str]]:
         (length,) = struct.unpack_from("<Q", blob)
         if length > min(len(blob) - 8, MAXIMUM_HEADER_BYTES):
             raise ValueError("the header is longer than the blob")
-        header = json.loads(bytes(blob[8 : 8 + length]))
+        text = bytes(blob[8 : 8 + length])
+        header = json.loads(text)
         metadata = header.pop("__metadata__")
-        version, checksum = int(metadata["format"]), metadata["checksum"]
+        version, checksum = int(metadata["format"]), metadata["checksum"].encode()
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise _damaged(str(error)) from None
     if version > FORMAT:
@@ -109,7 +117,7 @@ def unpack(blob: bytes) -> Tuple[Dict[str, np.ndarray], Dict[str, str]]:
             hint="Install the same version on every segment.",
         )
     body = memoryview(blob)[8 + length :]
-    if checksum != "crc32:%08x" % zlib.crc32(body):
+    if checksum != _checksum(text.replace(checksum, _UNSET, 1), zlib.crc32(body)):
         raise _damaged("the checksum differs")
     try:
         bfloat16 = set(json.loads(metadata["bfloat16"]))

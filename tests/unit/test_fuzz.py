@@ -11,9 +11,11 @@ import io
 import json
 import os
 import random
+import re
 import signal
 import struct
 import zipfile
+import zlib
 
 import h5py
 import ml_dtypes
@@ -23,7 +25,7 @@ import pytest
 from cerebro_udf import archive, definition, entry, hdf5, packs, placeholders
 from cerebro_udf.architecture import objects
 from cerebro_udf.coordinator import options, space
-from cerebro_udf.errors import CerebroError
+from cerebro_udf.errors import CerebroError, unstorable
 from cerebro_udf.segment import state
 from tests.unit.test_definition import EVERYTHING
 
@@ -58,13 +60,22 @@ OPTIONS = [
      "augment": {"x": ["RandomFlip"]}, "reduce_on_plateau": {"factor": 0.5}, "init_from": {"run": "r", "trial": 1}, "max_retries": 1},
 ]  # fmt: skip
 HEADER = {
-    "format": 3, "pack": "p", "source": {"name": "s", "tables": {"t": [["segment_1", "s.t"]]}, "looked": {"segment_1": {"since": None,
-        "relations": {}}}},
-    "features": [{"name": "a", "type": "real", "kind": "number", "encoder": None}], "labels": [{"name": "y", "type": "integer",
-        "task": "regression"}],
-    "options": {"sample_weight": None}, "types": {"a": "real", "y": "integer"}, "shards": ["segment_1"],
-    "shard": {"number": 0, "rows": 3, "train_rows": 2, "validation_rows": 1, "skipped": 0, "checksum": "0", "bytes": 10,
-              "blocks": {"train": 1, "validation": 1}, "entries": None},
+    "format": 3, "pack": "p", "source": {"name": "s.t", "tables": {"s.t": [["segment_1", "s.t_1"]]}, "looked": {"segment_1": {
+        "since": "2026-01-01 00:00:00+00", "relations": {"s.t_1": [{"oid": 7, "file": 7, "bytes": 8192, "counts": [3, 0, 0]}]}}}},
+    "features": [{"name": "a", "type": "real", "kind": "number", "encoder": None}, {"name": "c", "type": "text", "kind": "text",
+        "encoder": None}],
+    "labels": [{"name": "y", "type": "integer", "task": None, "output": None}], "options": {"seed": 7, "validation": 0},
+    "types": {"a": "real", "c": "text", "y": "integer"}, "shards": ["segment_1"],
+    "encoders": {
+        "rows": {"train": 3, "validation": 0}, "format": 3, "inputs": [{"name": None, "stack": None, "features": ["a", "c"]}],
+        "model": {"inputs": [{"name": None, "codes": [{"name": "c", "size": 3, "encoder": "one_hot"}], "numbers": [1]}],
+                  "outputs": [{"name": None, "task": "classification", "classes": 2}]},
+        "labels": [{"name": "y", "task": "classification", "type": "integer", "counts": [1, 2], "output": None, "classes": [0, 1]}],
+        "features": [{"kind": "number", "mean": [1.5], "name": "a", "type": "real", "scale": [0.8], "shape": [], "encoder": "standardize"},
+                     {"kind": "text", "name": "c", "type": "text", "encoder": "one_hot", "vocabulary": ["x", "y"]}],
+    },
+    "shard": {"number": 0, "rows": 3, "train_rows": 3, "validation_rows": 0, "skipped": 0, "checksum": "0", "bytes": 10,
+              "blocks": {"train": 1, "validation": 1}, "entries": {"train": {}, "validation": {}}},
 }  # fmt: skip
 
 
@@ -77,12 +88,11 @@ def weights() -> bytes:
     return data.getvalue()
 
 
-def zipped(config: str, method: int) -> bytes:
+def zipped(members: dict, method: int = zipfile.ZIP_STORED) -> bytes:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", method) as file:
-        file.writestr("metadata.json", '{"keras_version": "3.10.0"}')
-        file.writestr("config.json", config)
-        file.writestr("model.weights.h5", weights())
+        for name, content in members.items():
+            file.writestr(name, content)
     return data.getvalue()
 
 
@@ -90,7 +100,8 @@ BLOB = state.pack(
     {"model/0": np.arange(6, dtype=np.float32).reshape(2, 3), "model/1": np.ones(2, ml_dtypes.bfloat16), "metric/0": np.float64(3)},
     {"program": "p", "averages": "{}"},
 )
-ARCHIVES = [zipped(json.dumps(EVERYTHING), method) for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)]
+MEMBERS = {"metadata.json": b'{"keras_version": "3.10.0"}', "config.json": json.dumps(EVERYTHING).encode(), "model.weights.h5": weights()}
+ARCHIVES = [zipped(MEMBERS, method) for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)]
 
 # ---- what becomes of them
 
@@ -183,8 +194,8 @@ def damaged(data: bytes, rng) -> bytes:
 
 def text_of(values):
     def make(rng) -> str:
-        text = json.dumps(changed(rng.choice(values), rng), ensure_ascii=rng.random() < 0.5)
-        return damaged(text.encode("utf-8", "surrogatepass"), rng).decode("utf-8", "replace") if rng.random() < 0.2 else text
+        data = json.dumps(changed(rng.choice(values), rng), ensure_ascii=rng.random() < 0.5).encode("utf-8", "replace")
+        return (damaged(data, rng) if rng.random() < 0.2 else data).decode("utf-8", "replace")
 
     return make
 
@@ -193,13 +204,39 @@ def bytes_of(*values):
     return lambda rng: damaged(rng.choice(values), rng)
 
 
-def blob_of(rng) -> bytes:
-    """A state whose header is another, of the right length, or that is damaged anywhere."""
-    if rng.random() < 0.4:
-        return damaged(BLOB, rng)
-    (length,) = struct.unpack_from("<Q", BLOB)
-    text = json.dumps(changed(json.loads(BLOB[8 : 8 + length]), rng)).encode()
-    return struct.pack("<Q", len(text)) + text + BLOB[8 + length :]
+def archive_of(rng, members: dict = MEMBERS) -> bytes:
+    """An archive that is damaged anywhere, or whose check sums are right and a member's content or name is another."""
+    members = {**({"cerebro.json": b'{"model": ["model"]}'} if rng.random() < 0.3 else {}), **members}
+    if rng.random() < 0.3:
+        return damaged(zipped(members, rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])), rng)
+    name = rng.choice(list(members))
+    if rng.random() < 0.2:
+        members["x" + rng.choice(TEXTS[:-1]).encode("utf-8", "replace").decode()] = members.pop(name)
+    elif name.endswith(".json") and rng.random() < 0.8:
+        members[name] = text_of([json.loads(members[name])])(rng).encode()
+    else:
+        members[name] = damaged(members[name], rng)
+    data = zipped(members, rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))
+    odd_name = rng.choice([b"config\0json", b"\xff\xfe\xed\xa0\x80..json", b"/etc/passwd"])
+    return data.replace(b"config.json", odd_name) if rng.random() < 0.1 else data
+
+
+def sealed(header: bytes, body: bytes) -> bytes:
+    """A state of that header, whose check sum is made right."""
+    header = re.sub(rb"crc32:[0-9a-f]{8}", state._UNSET, header, count=1)
+    header = header.replace(state._UNSET, state._checksum(header, zlib.crc32(body)), 1)
+    return struct.pack("<Q", len(header)) + header + body
+
+
+def blob_of(rng, blob: bytes = BLOB) -> bytes:
+    """A state that is damaged anywhere, or whose check sum is right and the header, or what follows it, is another."""
+    if rng.random() < 0.2:
+        return damaged(blob, rng)
+    (length,) = struct.unpack_from("<Q", blob)
+    header, body = blob[8 : 8 + length], blob[8 + length :]
+    if rng.random() < 0.7:
+        return sealed(json.dumps(changed(json.loads(header), rng)).encode(), body)
+    return sealed(damaged(header, rng), body) if rng.random() < 0.5 else sealed(header, damaged(body, rng))
 
 
 # ---- what must come of them
@@ -281,7 +318,7 @@ def check_placeholders(text: str) -> None:
 
 def check_json(text: str) -> None:
     value = entry._parsed("options", text)
-    json.dumps(value, allow_nan=False).encode()  # jsonb takes it
+    assert "\0" not in json.dumps(value, allow_nan=False, ensure_ascii=False).encode().decode() and unstorable(value) is None
 
 
 def check_state(blob: bytes) -> None:
@@ -297,7 +334,7 @@ CHECKS = {
     "judging": (check_judging, text_of([*OPTIONS, {"trial": 1, "filter": "a", "metrics": ["auc"], "columns": ["a"],
         "if_exists": "replace"}])),
     "space": (check_space, text_of([SPACE])),
-    "archive": (check_archive, bytes_of(*ARCHIVES)),
+    "archive": (check_archive, archive_of),
     "hdf5": (check_hdf5, bytes_of(weights())),
     "header": (check_header, text_of([HEADER])),
     "placeholders": (check_placeholders, text_of([SHORT, EVERYTHING])),
@@ -323,6 +360,18 @@ def within(seconds: float):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+VALID = {
+    "definition": [SHORT, EVERYTHING], "options": OPTIONS, "judging": OPTIONS, "space": [SPACE], "archive": ARCHIVES, "hdf5": [weights()],
+    "header": [HEADER], "placeholders": [SHORT, EVERYTHING], "json": [SHORT, *OPTIONS], "state": [BLOB],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_what_is_damaged_was_valid(check):
+    for given in VALID[check]:
+        CHECKS[check][0](given if isinstance(given, bytes) else json.dumps(given))
 
 
 PER_CHECK = -(-INPUTS // len(CHECKS))

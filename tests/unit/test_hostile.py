@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import struct
 import time
-import zlib
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from cerebro_udf import definition, entry, serve
 from cerebro_udf.coordinator import options, space
 from cerebro_udf.errors import MOST_CHARACTERS, InvalidArgument, StateMismatch
 from cerebro_udf.segment import state
+from tests.unit.test_fuzz import sealed
 
 MODEL = {"layers": [{"Dense": {"units": 1}}]}
 
@@ -24,8 +24,8 @@ def blob(header: str, body: bytes = b"") -> bytes:
 
 
 def of_arrays(metadata: dict, body: bytes = bytes(8), **arrays: dict) -> bytes:
-    own = {"format": "1", "bfloat16": "[]", "checksum": "crc32:%08x" % zlib.crc32(body), **metadata}
-    return blob(json.dumps({"__metadata__": own, **arrays}), body)
+    own = {"format": "1", "checksum": "crc32:00000000", "bfloat16": "[]", **metadata}
+    return sealed(json.dumps({"__metadata__": own, **arrays}).encode(), body)
 
 
 WHOLE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
