@@ -9,11 +9,11 @@ import time
 import numpy as np
 import pytest
 
-from cerebro_udf import definition, entry, serve
+from cerebro_udf import definition, entry, packs, serve
 from cerebro_udf.coordinator import options, space
-from cerebro_udf.errors import MOST_CHARACTERS, InvalidArgument, StateMismatch
+from cerebro_udf.errors import MOST_CHARACTERS, InvalidArgument, NotReady, StateMismatch
 from cerebro_udf.segment import state
-from tests.unit.test_fuzz import sealed
+from tests.unit import test_fuzz as fuzz
 
 MODEL = {"layers": [{"Dense": {"units": 1}}]}
 
@@ -25,7 +25,7 @@ def blob(header: str, body: bytes = b"") -> bytes:
 
 def of_arrays(metadata: dict, body: bytes = bytes(8), **arrays: dict) -> bytes:
     own = {"format": "1", "checksum": "crc32:00000000", "bfloat16": "[]", **metadata}
-    return sealed(json.dumps({"__metadata__": own, **arrays}).encode(), body)
+    return fuzz.sealed(json.dumps({"__metadata__": own, **arrays}).encode(), body)
 
 
 WHOLE = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
@@ -93,6 +93,14 @@ def test_text_that_postgresql_does_not_hold_is_refused_where_json_brings_it(text
 @pytest.mark.parametrize("text", ['"\\\\ud800"', '"\\ud83d\\ude00"', '"\\\\u0000"'])
 def test_text_that_only_looks_so_is_read(text):
     assert entry._parsed("archive", "[%s]" % text) == serve._values("[%s]" % text) == json.loads("[%s]" % text)
+
+
+@pytest.mark.parametrize("place", ["pack", "shards"])
+def test_the_header_of_a_packed_table_holds_text_that_postgresql_does_too(place):
+    header = {**fuzz.HEADER, place: "\ud800" if place == "pack" else ["\0"]}
+    with pytest.raises(NotReady, match="cannot be read") as caught:
+        packs.parse(json.dumps(header), "t")
+    assert "holds the text \\u" in caught.value.detail and caught.value.hint
 
 
 def test_an_error_is_text_that_a_client_can_be_sent():
