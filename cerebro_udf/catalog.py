@@ -17,6 +17,7 @@ from cerebro_udf.wire import MESSAGE_BYTES, finite, parsed
 
 LOCK_CLASS = 1128616514  # "CERB": first key of the advisory lock that the driver of a run holds; the second is drawn
 STOP_SECONDS = 0.35  # to cancel what is under way, or to write how a run has ended, before the statement ends
+TRAINING = ("train", "A run is recorded as it goes, and this server takes no writes.")  # for ``refuse_read_only``
 BACKLOG_BYTES = 4 * MESSAGE_BYTES  # unsent states beyond which no further visit is ordered
 
 SETTINGS = {
@@ -25,6 +26,18 @@ SETTINGS = {
     "default_transaction_isolation": "read committed", "default_transaction_read_only": "off",
     "client_min_messages": "warning", "idle_session_timeout": "0", "bytea_output": "hex",
 }  # fmt: skip
+
+# This role's own runs, newest first; one that is being driven or that an alias needs is held.
+_KEPT = """
+select pg_catalog.row_to_json(x)::text from (
+    select r.id, r.name, cerebro_internal.run_bytes(r.id) as bytes
+         , pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() - coalesce(r.finished_at, r.started_at)) as seconds
+         , cerebro_internal.driver_of(r.id) is not null or exists (
+               select 1 from cerebro_internal.visible_alias a where a.run = r.id and a.nth <= 2) as held
+    from cerebro_internal.visible_run r
+    where r.owner = current_user and r.replaces is null and %s
+    order by r.started_at desc, r.id desc) x
+"""
 
 
 def raise_remote(error: RemoteError, where: Optional[str] = None) -> None:
@@ -316,6 +329,15 @@ class Ledger:
             self.run, self.generation, plan, encoders, rank[0], rank[1], tag=received,
         )  # fmt: skip
         self.flush()
+
+    def named(self, pattern: str) -> List[dict]:
+        """This role's own runs whose names are LIKE a pattern, as ``retention.beyond`` takes them."""
+        return [parsed(row[0]) for row in self._read(_KEPT % "r.name like $1", pattern)]
+
+    def alike(self, run: int) -> List[dict]:
+        """That run and its owner's others of the same source and model, as ``retention.beyond`` takes them."""
+        same = "exists (select 1 from cerebro_internal.visible_run o where o.id = $1 and (o.source, o.model) = (r.source, r.model))"
+        return [parsed(row[0]) for row in self._read(_KEPT % same, run)]
 
     def drop(self, run: int) -> bool:
         return self._read("select cerebro_internal.run_drop($1)::text", run)[0][0] == "true"

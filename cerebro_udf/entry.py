@@ -220,6 +220,13 @@ def drop_run(plpy, gd: dict, run: str) -> None:
 
 
 @door
+def drop_runs(plpy, gd: dict, pattern: str, options: str) -> List[Tuple]:
+    from cerebro_udf.coordinator import retention
+
+    return retention.drop_runs(plpy, _text("pattern", pattern), _json("options", options))
+
+
+@door
 def judge(plpy, gd: dict, call: str, run: str, source: str, options: str) -> List[Tuple]:
     """What judges a trained model on a table."""
     from cerebro_udf.coordinator import diagnose, evaluate, importance

@@ -40,3 +40,16 @@ from cerebro_udf import entry
 return entry.drop_run(plpy, GD, run=run)
 $$;
 COMMENT ON FUNCTION cerebro.drop_run(text) IS 'Remove a run with its history, ledger and states, at once: a ROLLBACK does not bring it back';
+
+CREATE OR REPLACE FUNCTION cerebro.drop_runs(
+    pattern text
+  , options jsonb
+)
+RETURNS TABLE (run text, age interval, bytes bigint)
+LANGUAGE plpython3u
+SET search_path = pg_catalog, pg_temp
+AS $$
+from cerebro_udf import entry
+return entry.drop_runs(plpy, GD, pattern=pattern, options=options)
+$$;
+COMMENT ON FUNCTION cerebro.drop_runs(text, jsonb) IS 'Remove the caller''s runs of names LIKE pattern beyond those that options keep: the last runs, up to an age or up to bytes; dry_run only shows them. Runs that an alias needs or a session drives stay';

@@ -72,6 +72,16 @@ END
 $$;
 COMMENT ON FUNCTION cerebro_internal.run_standing(int) IS 'The state of a run, interrupted when nobody drives what is not at rest; NULL when there is no such run';
 
+CREATE OR REPLACE FUNCTION cerebro_internal.run_bytes(run int)
+RETURNS bigint
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+SELECT (SELECT coalesce(pg_catalog.sum(pg_catalog.octet_length(s.data)), 0) FROM cerebro_internal.usable_state s WHERE s.run = $1)::bigint
+     + (SELECT coalesce(pg_catalog.sum(pg_catalog.octet_length(w.data)), 0) FROM cerebro_internal.visible_run_weights w WHERE w.run = $1)::bigint
+$$;
+COMMENT ON FUNCTION cerebro_internal.run_bytes(int) IS 'What a run''s kept states take, and the weights that it began from; reads none of them';
+
 CREATE OR REPLACE FUNCTION cerebro_internal.refuse_driven(run int)
 RETURNS void
 LANGUAGE plpgsql

@@ -15,9 +15,11 @@ SELECT r.name AS run, r.source, r.model
      , r.owner, r.label, r.features, r.options, r.rank_metric, r.started_at, r.finished_at, r.error, r.details, d.pid
      , r.plan AS shards, r.encoders
      , array(SELECT g.role FROM cerebro_internal.run_grant g WHERE g.run = r.id ORDER BY 1) AS granted_to
+     , pg_catalog.clock_timestamp() - coalesce(r.finished_at, r.started_at) AS age
+     , cerebro_internal.run_bytes(r.id) AS bytes
 FROM cerebro_internal.usable_run r
 LEFT JOIN LATERAL (SELECT cerebro_internal.driver_of(r.id) AS pid) d ON r.state IN ('loading', 'running');
-COMMENT ON VIEW cerebro.run IS 'Calls of fit; state is loading, running, done, failed, cancelled or interrupted (nobody drives it: resume it)';
+COMMENT ON VIEW cerebro.run IS 'Calls of fit; state is loading, running, done, failed, cancelled or interrupted (nobody drives it: resume it); age is since it ended, bytes are those of its states and first weights';
 GRANT SELECT ON cerebro.run TO PUBLIC;
 
 CREATE OR REPLACE VIEW cerebro.trial WITH (security_barrier) AS

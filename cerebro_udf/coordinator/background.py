@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any, List, Optional
 
-from cerebro_udf.catalog import Ledger, raise_remote, refuse_read_only
+from cerebro_udf.catalog import TRAINING, Ledger, raise_remote, refuse_read_only
 from cerebro_udf.coordinator import fit as runs
 from cerebro_udf.coordinator.links import Link, RemoteError, ask, configure, pump, stop
 from cerebro_udf.engines import engine_for
@@ -63,7 +63,7 @@ def submit(plpy, gd: dict, run: str, source: str, model: str, label: Optional[st
 
 def submit_again(plpy, run: str) -> str:
     """Go on with a run in a session of its own, as resume does; a run that is done stays as it is."""
-    refuse_read_only(plpy, *runs.TRAINING)
+    refuse_read_only(plpy, *TRAINING)
     pulse, engine = Pulse(plpy), engine_for(plpy)
     ledger = Ledger(plpy, pulse, engine)
     try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 from cerebro_udf import columns, faults, loss_forms, refusals
-from cerebro_udf.catalog import STOP_SECONDS, Ledger, refuse_read_only
+from cerebro_udf.catalog import STOP_SECONDS, TRAINING, Ledger, refuse_read_only
 from cerebro_udf.coordinator import (
     adapting,
     augment,
@@ -18,6 +18,7 @@ from cerebro_udf.coordinator import (
     per_column,
     programs,
     remarks,
+    retention,
     search,
     validation,
     weights,
@@ -56,7 +57,6 @@ from cerebro_udf.errors import (
 )
 from cerebro_udf.interrupts import Pulse
 
-TRAINING = ("train", "A run is recorded as it goes, and this server takes no writes.")  # for ``refuse_read_only``
 UNATTENDED_STOP_SECONDS = 10.0  # where no client waits
 
 Row = Tuple[int, Optional[float], Optional[int], str, str, Optional[str]]
@@ -289,7 +289,7 @@ def _refuse_other_run(former: dict, call: Call) -> None:
     now = {"source": table.name, "label": table.label, "features": table.features, "model": call.start.definition, **call.options.to_json()}
     then = {key: former[key] for key in ("source", "label", "features")}
     then.update(model=former["definition"], **former["options"])
-    ignored = {"if_exists", "max_retries", "memory", "segments", "time_limit"} | (set() if call.seeded else {"seed"})
+    ignored = {"if_exists", "max_retries", "memory", "retention", "segments", "time_limit"} | (set() if call.seeded else {"seed"})
     for key, value in json.loads(json.dumps(now)).items():
         if key not in ignored and value != then.get(key):
             raise InvalidArgument(
@@ -311,6 +311,8 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
     faults.reset(run)
     stays = began or not pulse.attended  # what nobody listens to has to be told of by the run itself
     loop: Optional[Loop] = None
+    rank: Optional[Tuple[str, str]] = None
+    began_at = time.monotonic()
     deadline = None if options.time_limit is None else time.monotonic() + options.time_limit
     try:
         take()
@@ -324,6 +326,8 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         else:
             held = validation.table(options.validation)
             verify([shard.segment for shard in segments.shards], record["plan"]["stats"], stats, held)
+            for line in remarks.other_versions(record["plan"].get("versions", {}), segments.versions()):
+                plpy.warning(line, detail="It goes on from its weights, and its results may differ in their last digits.")
         segments.start()
         loader.encode(encoders)
         if loader.in_files:
@@ -343,7 +347,10 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
                     plpy.notice(untrained)
                 programs.check_metrics(options.reported(label["output"]), encoders, label["output"])
             run_options.check_named(options, [label["task"] for label in encoders["labels"]])
-            plan = {"shards": [shard.plan() for shard in segments.shards], "stats": [_figures(s) for s in stats], "in_flight": window}
+            plan = {
+                "shards": [shard.plan() for shard in segments.shards], "stats": [_figures(s) for s in stats], "in_flight": window,
+                "versions": segments.versions(),
+            }  # fmt: skip
             ledger.ready(plan, encoders, rank, replaces=record["replaces"] is not None)
         scheduler = Scheduler([a for a, _ in rows], [b for _, b in rows], options.epochs, options.order, options.seed)
         study = Study(options.search, options.seed, record["definition"], options, rank[1], window)
@@ -363,6 +370,8 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         _refuse_all_failed(plpy, run, loop, stays or ledger.replaced or loop.visits.began)
         ledger.end("done", None, {"stopped": "time_limit"} if loop.out_of_time else None)
         ledger.flush()
+        plpy.log(remarks.ended(run, "done", time.monotonic() - began_at, list(loop.trials.values()), rank, None))
+        retention.apply(plpy, ledger, options.retention)
     except BaseException as error:
         stays = stays or ledger.replaced or (loop is not None and loop.visits.began)
         sqlstate = getattr(error, "sqlstate", None)
@@ -370,7 +379,10 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         if not isinstance(error, InUse):
             cancelled = sqlstate == "57014" or isinstance(error, ClientGone)
             patience = STOP_SECONDS if pulse.attended else UNATTENDED_STOP_SECONDS
-            ledger.close_run("cancelled" if cancelled else "failed", error, stays, patience)
+            state = "cancelled" if cancelled else "failed"
+            ledger.close_run(state, error, stays, patience)
+            tried = [] if loop is None else list(loop.trials.values())
+            plpy.log(remarks.ended(run, state, time.monotonic() - began_at, tried, rank, "%s (SQLSTATE %s)" % (error, sqlstate)))
         raise
     finally:
         segments.rest()

@@ -28,7 +28,7 @@ MAX_REPEATS = 1000
 # Known, and not there yet.
 LATER = frozenset(["strategy"])
 
-_MEMORY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(B|kB|MB|GB|TB)\s*\Z")
+_BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(B|kB|MB|GB|TB)\s*\Z")
 _UNIT_BYTES = {"B": 1, "kB": 2**10, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 _TIME_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|sec|second|min|minute|h|hour|d|day)s?(?![a-z])")
 _TIME = re.compile(r"(?:%s)+\s*\Z" % _TIME_PART.pattern)
@@ -52,6 +52,7 @@ class Options:
         validation: See ``validation``.
         augment: Layers in full form by column, see ``augment``.
         inputs: ``[{"name", "features", "stack"}]``, see ``ends``; None: all features go to the only input.
+        retention: ``{"runs", "age" (s), "bytes"}``, see ``retention.beyond``; None: all runs stay.
         outputs: ``[{"name", "label", "task"}]``, see ``ends``, of a model of several; loss, loss_weights, metrics, weighted_metrics and
             class_weight go by these names then. None: there is one output.
     """
@@ -90,6 +91,7 @@ class Options:
     augment: Dict[str, List[dict]] = field(default_factory=dict)
     filter: Optional[str] = None
     sample: Optional[float] = None
+    retention: Optional[Dict[str, Any]] = None
 
     @property
     def fuses(self) -> bool:
@@ -205,6 +207,18 @@ def parse_evaluate(options: Optional[dict], **more: Any) -> Dict[str, Any]:
     return parsed
 
 
+def parse_retention(options: Optional[dict]) -> Dict[str, Any]:
+    """Check the options of ``drop_runs``: ``runs``, ``age`` and ``bytes``, of which one must be there, and ``dry_run``."""
+    found = {**dict.fromkeys(_RETENTION), "dry_run": False, **_read(options, {**_RETENTION, "dry_run": _flag})}
+    if all(found[key] is None for key in _RETENTION):
+        raise InvalidArgument(
+            "the options do not say which runs stay",
+            None,
+            'Give "runs" (how many stay), "age" or "bytes", such as {"runs": 5, "age": "30 days"}; {"runs": 0} keeps none.',
+        )
+    return found
+
+
 def parse_predict_table(options: Optional[dict]) -> Dict[str, Any]:
     """Check the options of ``predict_table`` (``docs/predict_table.md``); all keys are in the result."""
     defaults = {
@@ -253,7 +267,7 @@ def parse_bytes(text: str) -> int:
     Raises:
         InvalidArgument: not an amount.
     """
-    match = _MEMORY.match(text)
+    match = _BYTES.match(text)
     if not match or not 0 < float(match.group(1)) < MAX_SEED:
         raise wrong_option("memory", text, 'a share such as 0.5, or an amount such as "2GB"')
     return int(float(match.group(1)) * _UNIT_BYTES[match.group(2)])
@@ -334,6 +348,24 @@ def _memory(key: str, value: Any) -> Any:
     if not _is_number(value) or not 0 < value <= 1:
         raise wrong_option(key, value, 'a share above 0 and up to 1, or an amount such as "2GB"')
     return float(value)
+
+
+def _bytes(key: str, value: Any) -> int:
+    """A number of bytes, or text as PostgreSQL writes amounts of memory."""
+    match = _BYTES.match(value) if isinstance(value, str) else None
+    number = whole(value) if match is None else float(match.group(1)) * _UNIT_BYTES[match.group(2)]
+    if number is None or not 0 <= number < MAX_SEED:
+        raise wrong_option(key, value, 'a number of bytes, or an amount such as "2GB"')
+    return int(number)
+
+
+def _retention(key: str, value: Any) -> Dict[str, Any]:
+    if not isinstance(value, dict) or not value or all(item is None for item in value.values()):
+        raise wrong_option(key, value, 'how many runs stay, how old or how large they may be, such as {"runs": 5, "age": "30 days"}')
+    for name in value:
+        if name not in _RETENTION:
+            raise InvalidArgument('unknown key "%s" in option "%s"' % (name, key), None, nearest(name, _RETENTION))
+    return {name: None if value.get(name) is None else read("%s.%s" % (key, name), value[name]) for name, read in _RETENTION.items()}
 
 
 def _time_limit(key: str, value: Any) -> float:
@@ -443,6 +475,8 @@ def _columns(key: str, value: Any) -> List[str]:
     return value
 
 
+_RETENTION: Dict[str, Callable[[str, Any], Any]] = {"runs": _integer(0), "age": _time_limit, "bytes": _bytes}
+
 _READERS: Dict[str, Callable[[str, Any], Any]] = {
     "epochs": _integer(1),
     "batch_size": _integer(1),
@@ -478,6 +512,7 @@ _READERS: Dict[str, Callable[[str, Any], Any]] = {
     "augment": augment.read,
     "filter": _filter,
     "sample": _sample,
+    "retention": _retention,
 }
 
 # Of what goes by the names of outputs where there are several: what reads that of one.

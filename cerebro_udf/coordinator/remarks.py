@@ -1,17 +1,53 @@
-"""What a run says of its rows before it trains on them: nothing is wrong with it, and yet it may not be what was meant. Pure."""
+"""What a run says of its rows before it trains on them: nothing is wrong with it, and yet it may not be what was meant; and what the
+server's log says of it when it ends. Pure."""
 
 from __future__ import annotations
 
+import json
 import math
-from typing import List, Optional, Sequence, Set
+from collections import Counter
+from typing import Any, List, Mapping, Optional, Sequence, Set, Tuple
 
 from cerebro_udf import columns, refusals
 from cerebro_udf.coordinator.validation import Validation
 from cerebro_udf.encoders import ONE_HOT_VALUES
+from cerebro_udf.errors import counted
 
 DEVIATIONS = 5  # of a binomial share: rows that are all different exceed them once in a million runs
 ROWS_ALIKE = 10  # of each combination of values, on average, from which on rows that are alike are the rule
 NAMED_FEATURES = 12  # in a message
+
+
+def ended(run: str, state: str, seconds: float, trials: Sequence[Any], rank: Optional[Tuple[str, str]], error: Optional[str]) -> str:
+    """The line that the server's log has of every call that trains.
+
+    Args:
+        state: Of the run, as ``cerebro.run`` shows it.
+        seconds: Of this call.
+        trials: Each with ``status``, ``visits``, ``metric`` and ``number``; of what was made in this call and before.
+        rank: Metric and direction by which they are ranked, None where none began.
+        error: Message and SQLSTATE of what ended it.
+    """
+    told = ["cerebro: run %s: %s after %.1f s" % (json.dumps(run, ensure_ascii=False), state, seconds)]
+    counts = Counter(trial.status for trial in trials)
+    if counts:
+        told.append("%s (%s)" % (counted(len(trials), "trial"), ", ".join("%d %s" % (counts[status], status) for status in sorted(counts))))
+        told.append(counted(sum(trial.visits for trial in trials), "visit"))
+    ranked = [trial for trial in trials if trial.metric is not None]
+    if ranked and rank is not None:
+        best = (min if rank[1] == "min" else max)(ranked, key=lambda trial: trial.metric)
+        told.append("best %s %.6g, of trial %d" % (rank[0], best.metric, best.number))
+    return " ".join("; ".join(told + ([] if error is None else [error])).split("\n"))
+
+
+def other_versions(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> List[str]:
+    """What to say where a run goes on under other versions than it began with, by segment as ``Segments.versions`` gives them."""
+    return [
+        'segment "%s" runs %s %s, and the run began with %s' % (segment, package, versions[package], before[segment][package])
+        for segment, versions in now.items()
+        for package in versions
+        if versions[package] != before.get(segment, versions).get(package, versions[package])
+    ]
 
 
 def held_out(validation: Validation, encoders: dict, shard_stats: Sequence[dict], key: Optional[str]) -> Optional[str]:

@@ -35,6 +35,7 @@ STOP_SECONDS = 0.35  # to cancel and drain; a link inside an indivisible step is
 RELEASE_SECONDS = 0.1  # to drop a shard, before the call ends; what takes longer goes on, and the next call waits for it
 RELEASE_LONGEST_SECONDS = 10.0  # how long that waits before it opens a session of its own
 GONE_SECONDS = 10.0  # for a session that was closed to end
+VERSIONED = ("python", "tensorflow", "keras", "numpy")  # of ``worker_hello``: what a run's results depend on
 IDLE_TIME = "1h"  # after which a warm link ends itself
 DEFAULT_MEMORY_SHARE = 0.5  # of what is available when the run begins, for all workers on a host together
 
@@ -158,6 +159,10 @@ class Segments:
                     "It runs %s, the coordinator %s." % (fact["cerebro"], cerebro_udf.__version__),
                     "Install version %s there." % cerebro_udf.__version__,
                 )
+
+    def versions(self) -> Dict[str, Dict[str, str]]:
+        """What results depend on, by segment."""
+        return {link.address.name: {package: link.facts[package] for package in VERSIONED} for link in self.links}
 
     def _refuse_few_connections(self, number: int) -> None:
         """See, once the first session of a server is there, that it has room for the further ones."""

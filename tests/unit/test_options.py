@@ -52,6 +52,7 @@ def test_no_options_are_sensible_ones():
         "augment": {},
         "filter": None,
         "sample": None,
+        "retention": None,
     }
     for given in (None, {}, dict.fromkeys(expected)):
         stored = o.parse(given, MODEL).to_json()
