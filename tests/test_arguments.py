@@ -106,7 +106,7 @@ class World:
         self.valid = {
             "run": run, "source": table.name, "model": model, "label": "label", "features": "{a,b}", "options": json.dumps(small),
             "name": "new", "definition": json.dumps(LOGIT), "alias": "an alias", "role": "public", "trial": None, "output": None,
-            "row": '{"a": 1, "b": 2}', "target": "new", "key": "{id}", "timeout": "1 s",
+            "row": '{"a": 1, "b": 2}', "target": "new", "key": "{id}", "timeout": "1 s", "pattern": "none",
             "archive": session.rows("select cerebro.export_model(%s)", run)[0][0],
         }  # fmt: skip
         self.of_function = {
@@ -115,6 +115,7 @@ class World:
         }  # fmt: skip
         self.of_function["residuals"]["options"] = "{}"
         session.model(fuzz.MODEL, "two layers")
+        self.of_function["drop_runs"] = {"options": '{"runs": 1000}'}
         self.admin = session.cluster.connect(ADMIN)
         query = "select data from cerebro_internal.state where run = (select id from cerebro_internal.run where name = %s) order by seq"
         self.state = self.admin.execute(query, [run]).fetchall()[-1][0]

@@ -68,6 +68,11 @@ def test_a_run_that_is_done_lets_older_ones_of_its_source_and_model_go(session, 
     assert any(re.match(r'retention: dropped \d+ earlier runs \(\d+\.\d MB\): ', notice) for notice in session.notices)
 
 
+def test_a_pattern_that_like_does_not_take_is_refused(session):
+    error = session.error("select * from cerebro.drop_runs(%s, '{\"runs\": 1}')", "a\\")
+    assert (error.sqlstate, error.message) == ("22023", "argument pattern ends with half an escape") and error.hint
+
+
 def test_a_run_that_is_driven_stays_and_another_roles_are_not_seen(session, table, model, runs, make_role):
     name, made = runs
     with session.cluster.connect(make_role()) as stranger, ThreadPoolExecutor(1) as pool, session.cluster.connect(session.role) as beside:

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional
 from cerebro_udf.catalog import TRAINING, Ledger, refuse_read_only
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.engines import engine_for
-from cerebro_udf.errors import CerebroError, counted
+from cerebro_udf.errors import CerebroError, InvalidArgument, counted
 from cerebro_udf.interrupts import Pulse
 
 UNTOUCHABLE = ("55006", "2BP01")  # driven by a session, or behind an alias, since it was looked at
@@ -69,6 +69,8 @@ def drop_runs(plpy, pattern: str, options: dict) -> List[tuple]:
     Returns:
         (run, seconds since it ended, bytes) of each that went, or would go, oldest first.
     """
+    if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
+        raise InvalidArgument("argument pattern ends with half an escape", "LIKE takes a backslash with what follows it.", "Write it twice.")
     kept = run_options.parse_retention(options)
     refuse_read_only(plpy, *TRAINING)
     ledger = Ledger(plpy, Pulse(plpy), engine_for(plpy))
