@@ -70,7 +70,7 @@ def drop_runs(plpy, pattern: str, options: dict) -> List[tuple]:
         (run, seconds since it ended, bytes) of each that went, or would go, oldest first.
     """
     if (len(pattern) - len(pattern.rstrip("\\"))) % 2:
-        raise InvalidArgument("argument pattern ends with half an escape", "LIKE takes a backslash with what follows it.", "Write it twice.")
+        raise InvalidArgument("argument pattern ends with half an escape", "A backslash stands with what follows it.", "Write it twice.")
     kept = run_options.parse_retention(options)
     refuse_read_only(plpy, *TRAINING)
     ledger = Ledger(plpy, Pulse(plpy), engine_for(plpy))
