@@ -260,6 +260,8 @@ class Architecture(Reader):
             denied = names.DENIED_OPERATIONS.get(value["module"], {})
             hint = denied.get(value["class_name"]) or nearest(value["class_name"], known)
             raise self.error('operation "%s" is not allowed' % value["class_name"], path, None, hint)
+        for key, item in value["config"].items():
+            self.bounded("operation", value["class_name"], key, item, "%s.config.%s" % (path, key))
         return {
             "module": value["module"],
             "class_name": value["class_name"],

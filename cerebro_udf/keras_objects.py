@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, Iterable, List, Optional
 
+from cerebro_udf import keras_bounds, optimizers
 from cerebro_udf import keras_names as names
-from cerebro_udf import optimizers
 from cerebro_udf.errors import InvalidArgument, nearest
 from cerebro_udf.placeholders import is_placeholder
 
@@ -149,8 +149,14 @@ class Reader:
                 continue
             if key not in known:
                 raise self.error('%s has no argument "%s"' % (name, key), path, None, nearest(key, known))
+            self.bounded(kind.noun, name, key, value, "%s.%s" % (path, key))
             result[key] = self.argument(kind, key, value, "%s.%s" % (path, key))
         return self.refined(kind, name, result, path) if kind in (OPTIMIZER, SCHEDULE) else result
+
+    def bounded(self, kind: str, name: str, key: str, value: Any, path: str) -> None:
+        excess = keras_bounds.excess(kind, name, key, value)
+        if excess is not None:
+            raise self.error(excess, path, value, "Take a smaller number: it is a matter of minutes or gigabytes, whatever the rows.")
 
     def argument(self, kind: Kind, key: str, value: Any, path: str) -> Any:
         if kind is OPTIMIZER and key == "learning_rate" and isinstance(value, dict):

@@ -31,6 +31,7 @@ with apart():
 warnings.filterwarnings("ignore", r"Layer '.*' \(of type (Sequential|Functional)\) was passed an input with a mask")
 
 REASON_CHARACTERS = 400
+MOST_UNROLLED = 100  # steps of a sequence, each in the graph: 0.1 s and more of tracing
 # Layers that hand values on unchanged: the activation that matters lies before them.
 _PASSING = (keras.layers.Flatten, keras.layers.Reshape, keras.layers.Dropout, keras.layers.Identity)
 _NOISE = re.compile(
@@ -139,6 +140,20 @@ def refuse_wide(width: int, rows: int) -> None:
         )
 
 
+def refuse_unrolled(model: keras.Model) -> None:
+    """Refuse a layer that makes a graph of each step of a long sequence: its trace takes minutes, which no cancel reaches.
+
+    Raises:
+        TrialFailed.
+    """
+    for layer in model._flatten_layers():
+        steps = [shape[1] for shape in (layer._build_shapes_dict or {}).values() if isinstance(shape, tuple) and len(shape) > 1]
+        if getattr(layer, "unroll", False) and max(steps, default=0) > MOST_UNROLLED:
+            raise TrialFailed(
+                'layer "%s" would be unrolled over %d steps, at most %d are (leave unroll out)' % (layer.name, max(steps), MOST_UNROLLED)
+            )
+
+
 def build(spec: dict, seed: int) -> Tuple[keras.Model, List[str]]:
     """Build and compile a model, every variable made.
 
@@ -165,6 +180,7 @@ def build(spec: dict, seed: int) -> Tuple[keras.Model, List[str]]:
         model = _model(config, part)
         ends = [_End(*end) for end in zip(part["outputs"], outputs_of(model, part), losses, metrics, weighted)]
         refuse_wide(widest(model), 1)
+        refuse_unrolled(model)
         order = in_order(model, part)
         if len(ends) == 1:
             (end,) = ends

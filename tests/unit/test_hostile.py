@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cerebro_udf import definition, entry, packs, serve
+from cerebro_udf.architecture import Architecture
 from cerebro_udf.coordinator import options, space
 from cerebro_udf.errors import MOST_CHARACTERS, InvalidArgument, NotReady, StateMismatch
 from cerebro_udf.segment import state
@@ -126,6 +127,43 @@ def test_a_million_layers_are_not_gone_over():
     with pytest.raises(InvalidArgument, match="more than 10000 layers") as caught:
         definition.check({"layers": ["Flatten"] * 10**6})
     assert caught.value.detail == "At definition.layers[10000]." and caught.value.hint and time.monotonic() - begun < 2
+
+
+BILLION = 10**9
+
+
+@pytest.mark.parametrize("layer", [
+    {"SpectralNormalization": {"layer": {"Dense": {"units": 4}}, "power_iterations": BILLION}},
+    {"RandAugment": {"value_range": [0, 1], "num_ops": BILLION}}, {"AugMix": {"value_range": [0, 1], "chain_depth": BILLION}},
+    {"TextVectorization": {"vocabulary": ["a"], "ngrams": BILLION}}, {"TextVectorization": {"vocabulary": ["a"], "ngrams": [1, BILLION]}},
+    {"IntegerLookup": {"vocabulary": [1], "num_oov_indices": BILLION}}, {"MelSpectrogram": {"fft_length": BILLION}},
+    {"AveragePooling2D": {"pool_size": BILLION, "padding": "same"}}, {"Conv2D": {"filters": 1, "kernel_size": [1, BILLION]}},
+    {"DepthwiseConv2D": {"kernel_size": 3000}},
+], ids=lambda layer: next(iter(layer)))  # fmt: skip
+def test_what_a_layer_would_do_a_billion_times_is_refused(layer):
+    with pytest.raises(InvalidArgument, match=" is more than | covers more than ") as caught:
+        definition.check({"layers": [layer]})
+    assert caught.value.hint and "definition.layers[0]." in caught.value.detail
+
+
+@pytest.mark.parametrize("name, key, value", [
+    ("ArraySplit", "indices_or_sections", BILLION), ("Diff", "n", BILLION), ("Vander", "N", BILLION), ("AveragePool", "pool_size", 1001),
+    ("MaxPool", "pool_size", [BILLION, 1]),
+])  # fmt: skip
+def test_what_an_operation_would_do_a_billion_times_is_refused(name, key, value):
+    module = "keras.src.ops.%s" % ("nn" if name.endswith("Pool") else "numpy")
+    operation = {"module": module, "class_name": name, "config": {key: value}, "registered_name": name}
+    with pytest.raises(InvalidArgument, match="%s of %s " % (key, name)) as caught:
+        Architecture().operation(operation, "definition")
+    assert caught.value.hint
+    assert Architecture().operation({**operation, "config": {key: 2}}, "definition")["config"] == {key: 2}
+
+
+@pytest.mark.parametrize("metric", [{"AUC": {"num_thresholds": BILLION}}, {"MeanIoU": {"num_classes": BILLION}}])
+def test_a_metric_of_a_billion_numbers_is_refused(metric):
+    with pytest.raises(InvalidArgument, match="is more than") as caught:
+        options.parse({"metrics": [metric]}, MODEL)
+    assert caught.value.hint
 
 
 def test_more_axes_than_a_walk_can_go_over_are_refused():

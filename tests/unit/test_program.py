@@ -520,6 +520,15 @@ def test_a_monstrous_layer_fails_the_trial_before_it_takes_memory(layer, reason)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # KiB
 
 
+LSTM = {"LSTM": {"units": 2, "unroll": True}}
+
+
+@pytest.mark.parametrize("layer", [LSTM, {"Bidirectional": {"layer": LSTM}}, {"Sequential": {"layers": [LSTM]}}])
+def test_a_long_sequence_is_not_unrolled(layer):
+    with pytest.raises(errors.TrialFailed, match=r'layer ".*lstm.*" would be unrolled over 101 steps, at most 100 are'):
+        program.Program(spec([{"RepeatVector": {"n": 101}}, layer, {"Dense": {"units": "$classes"}}]))
+
+
 def test_a_monstrous_embedding_or_one_hot_code_fails_the_trial():
     for code in ({"encoder": "embedding", "dim": 50}, {"encoder": "one_hot"}):
         encoders = part(codes=[{"name": "t", "size": 2**33, **code}])
