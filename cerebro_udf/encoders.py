@@ -84,7 +84,7 @@ def merge(
     refusals.refuse_unusable(shard_stats, nulls, [spec["name"] for spec in features if spec["kind"] in columns.FILLED])
     rows = sum(stats["rows"] for stats in shard_stats)
     train = sum(stats["train_rows"] for stats in shard_stats)
-    labelled = [_merge_label(label, [stats["columns"][label["name"]] for stats in shard_stats]) for label in labels]
+    labelled = [_merge_label(label, [stats["labels"][n] for stats in shard_stats]) for n, label in enumerate(labels)]
     refusals.refuse_empty_part(rows, train, validation)
     refusals.refuse_weightless(shard_stats)
     merged = [
@@ -130,7 +130,7 @@ def reuse(
     train = sum(stats["train_rows"] for stats in shard_stats)
     refusals.refuse_empty_part(rows, train, validation)
     refusals.refuse_weightless(shard_stats)
-    labels = [_recounted(label, [stats["columns"][label["name"]] for stats in shard_stats]) for label in encoders["labels"]]
+    labels = [_recounted(label, [stats["labels"][n] for stats in shard_stats]) for n, label in enumerate(encoders["labels"])]
     return {**varied({**encoders, "labels": labels}, augment), "rows": {"train": train, "validation": rows - train}}
 
 

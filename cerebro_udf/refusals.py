@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -56,28 +56,38 @@ def refuse_other_shapes(shard_stats: Sequence[dict], encoders: dict) -> None:
     Raises:
         RaggedArrays: names the column and both shapes.
     """
-    known = [column for column in [*encoders["features"], *encoders.get("labels", ())] if column.get("shape")]
-    for column in known:
-        for stats in shard_stats:
-            shape = stats["columns"][column["name"]].get("shape")
-            if shape is not None and list(shape) != list(column["shape"]):
+    for stats in shard_stats:
+        known = [(feature, stats["columns"][feature["name"]]) for feature in encoders["features"]]
+        for column, found in [*known, *zip(encoders.get("labels", ()), stats.get("labels", ()))]:
+            shape, wanted = found.get("shape"), column.get("shape")
+            if shape is not None and wanted and list(shape) != list(wanted):
                 raise errors.RaggedArrays(
                     'the arrays of column "%s" have another shape than the run\'s' % column["name"],
-                    detail="They have shape %s, the run was trained on %s." % (list(shape), list(column["shape"])),
+                    detail="They have shape %s, the run was trained on %s." % (list(shape), list(wanted)),
                     hint="Name a table whose arrays have the run's shape.",
                 )
 
 
+def _reported(shard_stats: Sequence[dict]) -> Iterator[Tuple[str, List[dict]]]:
+    """Give the columns, and what each shard reports of one: of the features, of what weighs and divides rows, of the labels."""
+    if shard_stats:
+        for name in shard_stats[0]["columns"]:
+            yield name, [stats["columns"][name] for stats in shard_stats]
+        for parts in zip(*(stats["labels"] for stats in shard_stats)):
+            yield parts[0]["name"], list(parts)
+
+
 def _refuse_nulls(shard_stats: Sequence[dict], nulls: Any, rows: int, fillable: Sequence[str]) -> None:
-    bad = {}
-    for stats in shard_stats:
-        for name, column in stats["columns"].items():
-            if "broken" in column and columns.null_policy(nulls, name) != "skip":
-                raise _unreadable(name, [s["columns"][name]["broken"] for s in shard_stats if "broken" in s["columns"][name]], rows)
-            counts = bad.setdefault(name, [0, 0, 0])
-            for i, key in enumerate(("nulls", "nans", "infinities")):
-                counts[i] += column[key]
-    bad = {name: counts for name, counts in bad.items() if any(counts) and columns.null_policy(nulls, name) != "skip"}
+    bad: Dict[str, List[int]] = {}
+    for name, parts in _reported(shard_stats):
+        if columns.null_policy(nulls, name) == "skip":
+            continue
+        broken = [part["broken"] for part in parts if "broken" in part]
+        if broken:
+            raise _unreadable(name, broken, rows)
+        counts = [sum(part[key] for part in parts) for key in ("nulls", "nans", "infinities")]
+        if any(counts):  # a column may be both a feature and a label
+            bad[name] = list(map(max, counts, bad.get(name, counts)))
     if not bad:
         return
     detail = " ".join(
@@ -96,8 +106,8 @@ def _refuse_nulls(shard_stats: Sequence[dict], nulls: Any, rows: int, fillable: 
 
 
 def _refuse_beyond(shard_stats: Sequence[dict], rows: int) -> None:
-    for name in shard_stats[0]["columns"] if shard_stats else ():
-        found = [stats["columns"][name]["beyond"] for stats in shard_stats if "beyond" in stats["columns"][name]]
+    for name, parts in _reported(shard_stats):
+        found = [part["beyond"] for part in parts if "beyond" in part]
         if found:
             raise errors.OutOfRange(
                 'column "%s" holds numbers that single precision does not hold' % name,
@@ -113,14 +123,13 @@ def _unreadable(name: str, broken: List[dict], rows: int) -> errors.BadData:
         'column "%s" holds values that are not what its encoder says' % name,
         detail="%d of %s; of the first one: %s."
         % (sum(found["rows"] for found in broken), errors.counted(rows, "row"), broken[0]["reason"]),
-        hint="Find it by where md5(%s%s) = '%s', or set the option \"nulls\" to \"skip\" to leave such rows out."
-        % (columns.quoted(name), "::text" * bool(broken[0].get("text")), broken[0]["digest"]),
+        hint="Find it by where %s, or set the option \"nulls\" to \"skip\" to leave such rows out." % broken[0]["where"],
     )
 
 
 def _refuse_negative_weights(shard_stats: Sequence[dict]) -> None:
-    for name in shard_stats[0]["columns"] if shard_stats else ():
-        negatives = sum(stats["columns"][name].get("negatives", 0) for stats in shard_stats)
+    for name, parts in _reported(shard_stats):
+        negatives = sum(part.get("negatives", 0) for part in parts)
         if negatives:
             raise errors.BadData(
                 'column "%s" holds negative weights' % name,
@@ -130,8 +139,8 @@ def _refuse_negative_weights(shard_stats: Sequence[dict]) -> None:
 
 
 def _refuse_other_than_places(shard_stats: Sequence[dict], rows: int) -> None:
-    for name in shard_stats[0]["columns"] if shard_stats else ():
-        found = [other for stats in shard_stats for other in stats["columns"][name].get("others", ())]
+    for name, parts in _reported(shard_stats):
+        found = [other for part in parts for other in part.get("others", ())]
         if found:
             raise errors.BadData(
                 'label "%s" holds numbers other than 0 and 1' % name,
@@ -142,8 +151,8 @@ def _refuse_other_than_places(shard_stats: Sequence[dict], rows: int) -> None:
 
 
 def refuse_weightless(shard_stats: Sequence[dict]) -> None:
-    for name, column in shard_stats[0]["columns"].items():
-        if "total" in column and not any(stats["columns"][name]["total"] > 0 for stats in shard_stats):
+    for name, parts in _reported(shard_stats):
+        if "total" in parts[0] and not any(part["total"] > 0 for part in parts):
             raise errors.BadData(
                 'column "%s" weighs every training row 0' % name,
                 detail="Nothing could be learnt from such rows.",

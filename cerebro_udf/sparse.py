@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 ENTRY = np.dtype([("value", "<f4"), ("index", "<i4")])  # in 64 bits, so that rows are one array beside their offsets
 PARTS = ("indices", "values", "counts")
+
+
+class Wrong(NamedTuple):
+    """What is wrong with a row, and a condition that finds such rows, as SQL over ``{indices}``, ``{values}`` and ``{last}``, the last
+    index that there may be."""
+
+    reason: str
+    where: str
 
 
 class Rows:
@@ -102,7 +110,7 @@ def joined(blocks: Sequence[Rows]) -> Rows:
 
 def made(
     indices: Sequence[np.ndarray], values: Optional[Sequence[np.ndarray]], size: int
-) -> Tuple[Rows, Dict[int, str]]:
+) -> Tuple[Rows, Dict[int, Wrong]]:
     """Make rows of what columns hold.
 
     Args:
@@ -113,11 +121,12 @@ def made(
     Returns:
         (rows, what is wrong with some, by their position); a row with which something is wrong has no entries.
     """
-    wrong: Dict[int, str] = {}
+    wrong: Dict[int, Wrong] = {}
     if values is not None:
         for i, (own, given) in enumerate(zip(indices, values)):
             if len(own) != len(given):
-                wrong[i] = "it has %d indices and %d values" % (len(own), len(given))
+                reason = "it has %d indices and %d values" % (len(own), len(given))
+                wrong[i] = Wrong(reason, "cardinality({indices}) <> cardinality({values})")
         indices, values = (
             [part[:0] if i in wrong else part for i, part in enumerate(parts)] for parts in (indices, values)
         )
@@ -131,13 +140,19 @@ def made(
     index, value = index[order], value[order]
     again = np.zeros(len(index), bool)
     again[1:] = (index[1:] == index[:-1]) & (row[1:] == row[:-1])
-    for bad, reason in (
-        ((index < 0) | (index >= size), "index %d is not from 0 to " + str(size - 1)),
-        (~np.isfinite(value), "the value of index %d is NaN or infinite"),
-        (again & (values is not None), "index %d stands there twice"),
-    ):
+    for bad, reason, where in (
+        ((index < 0) | (index >= size), "index %d is not from 0 to {last}", "0 > any ({indices}) or {last} < any ({indices})"),
+        (
+            ~np.isfinite(value), "the value of index %d is NaN, infinite, or beyond 3.4e38",
+            "-3.4028235e38 > any ({values}) or 3.4028235e38 < any ({values})",
+        ),
+        (
+            again & (values is not None), "index %d stands there twice",
+            "(select count(*) > count(distinct i) from unnest({indices}) i)",
+        ),
+    ):  # fmt: skip
         for i in np.flatnonzero(bad)[::-1].tolist():
-            wrong[int(row[i])] = reason % index[i]
+            wrong[int(row[i])] = Wrong(reason.format(last=size - 1) % index[i], where)
     good = ~np.isin(row, list(wrong)) if wrong else np.ones(len(row), bool)
     row, index, value, again = row[good], index[good], value[good], again[good]
     first = np.flatnonzero(~again)

@@ -236,9 +236,10 @@ def test_rows_that_are_no_sparse_rows_are_refused_with_row_and_column_or_left_ou
     for idx, val, reason in (
         ([0, 50], [1.0, 2.0], "index 50 is not from 0 to 39"), ([-2], [1.0], "index -2 is not from 0 to 39"),
         ([4, 1, 4], [1.0, 2.0, 3.0], "index 4 stands there twice"), ([1, 2], [1.0], "it has 2 indices and 1 values"),
-        ([9], [float("nan")], "the value of index 9 is NaN or infinite"),
+        ([9], [float("nan")], "the value of index 9 is NaN, infinite, or beyond 3.4e38"),
+        ([8], [-1e39], "the value of index 8 is NaN, infinite, or beyond 3.4e38"),
     ):  # fmt: skip
-        rows = [[[1], [1.0], True], [idx, val, False], [[], [], False], [[2], [0.5], True]]
+        rows = [[[1, 2], [1.0, 1.0], True], [idx, val, False], [[9, 8], [1.0, 0.0], False], [[], [], True]]
         table = session.sharded({"idx": "bigint[]", "val": "float8[]", "label": "boolean"}, rows, [4, 0, 0])
         encoders = {"idx": ENCODERS["idx"]}
         error = session.refused(table, session.model(LOGIT), "label", ["idx"], encoders=encoders)
@@ -246,6 +247,10 @@ def test_rows_that_are_no_sparse_rows_are_refused_with_row_and_column_or_left_ou
         assert error.detail == "1 of 4 rows; of the first one: row 2 as read: %s." % reason
         condition = error.hint[error.hint.index("where ") : error.hint.index(", or set")]
         assert session.rows("select idx from %s %s" % (table.name, condition)) == [(idx,)]
+    made = {"array_remove(idx, -7)": {"sparse": {"size": 3}}}
+    error = session.refused(table, session.model(LOGIT), "label", list(made), encoders=made)
+    condition = error.hint[error.hint.index("where ") : error.hint.index(", or set")]
+    assert session.rows("select count(*) from %s %s" % (table.name, condition)) == [(2,)], "by what the expression gives"
     run = session.fit(table, session.model(LOGIT), "label", ["idx"], encoders=encoders, nulls="skip")
     query = "select sum((s ->> 'skipped')::int) from cerebro.run, jsonb_array_elements(shards -> 'stats') s where run = %s"
     assert session.rows(query, run) == [(1,)]

@@ -20,23 +20,22 @@ class Broken(NamedTuple):
 
     Attributes:
         rows: How many.
-        digest: MD5 of the first one, by which SQL finds it.
-        reason: What is wrong with that.
-        text: Whether it is that of its text.
+        reason: What is wrong with the first one.
+        where: A condition that finds it, as SQL.
     """
 
     rows: int
-    digest: str
     reason: str
-    text: bool = False
+    where: str
 
 
-def read_all(blobs: Sequence[Optional[bytes]], kind: str, settings: dict) -> Tuple[np.ndarray, np.ndarray, Optional[Broken]]:
+def read_all(blobs: Sequence[Optional[bytes]], kind: str, settings: dict, sql: str) -> Tuple[np.ndarray, np.ndarray, Optional[Broken]]:
     """Read one value a row.
 
     Args:
         blobs: None for NULL.
         kind, settings: Of the feature: ``tensor`` or ``image``.
+        sql: What gives them.
 
     Returns:
         (values (rows, *shape), missing bool (rows,): NULL or unreadable, what is unreadable or None).
@@ -52,7 +51,8 @@ def read_all(blobs: Sequence[Optional[bytes]], kind: str, settings: dict) -> Tup
             values[i] = READERS[kind](blob, settings)
         except Unreadable as error:
             missing[i] = True
-            broken = broken._replace(rows=broken.rows + 1) if broken else Broken(1, hashlib.md5(blob).hexdigest(), str(error))
+            where = "md5(%s) = '%s'" % (sql, hashlib.md5(blob).hexdigest())
+            broken = broken._replace(rows=broken.rows + 1) if broken else Broken(1, str(error), where)
     return values, missing, broken
 
 

@@ -155,7 +155,8 @@ def _predict(judged: _Judged, spec: dict, blobs: List[bytes], pulse) -> Answer:
             % (counted(rows, "row"), counted(columns, "value"), 4e-9 * rows * columns, memory.available() / 1e9),
             "Judge fewer rows, or spread the table over more segments.",
         )
-    outputs = judged.outputs = predict.answering(judged.program.model, judged.program.outputs, part)(judged.arrays, pulse)[number]
+    (outputs,) = predict.answering(judged.program.model, judged.program.outputs, part, [number])(judged.arrays, pulse)
+    judged.outputs = outputs
     if output["task"] != "classification":
         return {"rows": rows, "nan": int(np.isnan(outputs).sum())}, None
     predicted = np.where(np.isnan(outputs).any(axis=1), columns, outputs.argmax(axis=1))

@@ -44,7 +44,7 @@ class Predictor:
         except TrialFailed as error:
             raise InvalidArgument("the model cannot be built", "%s." % error) from None
         serving.assign(self._model, blob)
-        self._answer = answering(self._model, kinds, encoding.model_part(encoders))
+        self._answer = answering(self._model, kinds, encoding.model_part(encoders), range(len(self.outputs)))
 
     def row(self, values: Any, read: Read = None) -> List[Tuple[Any, Optional[List[float]]]]:
         """Predict one row.
@@ -139,22 +139,27 @@ class Output:
         return [self.classes[i] if k else None for i, k in zip(given.argmax(axis=1), known)], given
 
 
-def answering(model: Any, kinds: Sequence[str], part: dict) -> Callable[..., List[np.ndarray]]:
+def answering(model: Any, kinds: Sequence[str], part: dict, numbers: Sequence[int]) -> Callable[..., List[np.ndarray]]:
     """Compile what a model answers.
 
     Args:
         model, kinds: As ``network.build`` returned them.
         part: ``encoders.model_part``.
+        numbers: Of the part's outputs, those that are wanted; nothing is worked out, or kept, that only others take.
 
     Returns:
-        A function from encoded arrays of n rows, and a ``pulse`` to call between batches, to what each of the part's outputs says:
+        A function from encoded arrays of n rows, and a ``pulse`` to call between batches, to what each of these outputs says:
         probabilities float32 (n, classes), or values or probabilities float32 (n, *shape of the label).
     """
-    wanted, shapes = part["outputs"], [tensor.shape[1:] for tensor in network.outputs_of(model, part)]
+
+    def chosen(of_each: Sequence[Any]) -> List[Any]:
+        return [of_each[number] for number in numbers]
+
+    wanted, shapes = chosen(part["outputs"]), [tensor.shape[1:] for tensor in chosen(network.outputs_of(model, part))]
 
     def predict(x):
-        found = []
-        for y, kind, output in zip(network.outputs_of(model, part, model(network.taken(x, part), training=False)), kinds, wanted):
+        found, answers = [], network.outputs_of(model, part, model(network.taken(x, part), training=False))
+        for y, kind, output in zip(chosen(answers), chosen(kinds), wanted):
             y = tf.cast(y, tf.float32)  # a layer may compute in fewer bits
             if kind == "logit":
                 y = tf.sigmoid(y) if output["task"] == "multi_label" or y.shape[-1] == 1 else tf.nn.softmax(y)
@@ -317,7 +322,7 @@ def _sparse(feature: dict, rows: List[list]) -> sparse.Rows:
         if (index != np.floor(index)).any():
             raise _wrong(feature["name"], index.tolist(), "Indices must be whole numbers.")
     found, wrong = sparse.made(indices, values[0] if values else None, feature["sparse"]["size"])
-    for reason in wrong.values():
+    for reason, _ in wrong.values():
         hint = "Indices are whole numbers from 0 to %d, each once, with a finite value each." % (feature["sparse"]["size"] - 1)
         raise InvalidArgument('feature "%s" is no sparse row' % feature["name"], "Of this row: %s." % reason, hint)
     return found

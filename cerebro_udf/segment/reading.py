@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -71,6 +70,7 @@ class Selection:
             for kind, of in (("text", self._texts), ("integer", self._integers), ("tokens", self._tokens)) for i in range(len(of))
         }  # fmt: skip
         self._rows = 0
+        self._sql = {column.name: columns.quoted(column.source or column.name) for column in wanted}  # what gives them, of a row
 
     def query(self, quote: Callable[[str], str], read: dict, *further: str) -> str:
         """The query of a scan.
@@ -89,6 +89,7 @@ class Selection:
             text = column.source or column.name
             return expressions.sql(text) if text in wanted else quote(text)
 
+        self._sql.update((column, "(%s)" % column) for column in wanted if column in self._sql)
         outputs = list(further)
         if self._numbers:
             outputs.append(arrays.sent_scalars([columns.number_sql(name(c), c.type) for c in self._numbers]) + " AS numbers")
@@ -147,7 +148,8 @@ class Selection:
             values = [row["values%d" % i] for row in rows] if "values" in column.settings else None
             parsed[column.name] = self._entries(column, [row["indices%d" % i] for row in rows], values)
         for i, column in enumerate(self._bytes):
-            parsed[column.name] = Parsed(*binary.read_all([row["bytes%d" % i] for row in rows], column.kind, column.settings))
+            blobs = [row["bytes%d" % i] for row in rows]
+            parsed[column.name] = Parsed(*binary.read_all(blobs, column.kind, column.settings, self._sql[column.name]))
         self._rows += len(rows)
         return parsed
 
@@ -184,11 +186,11 @@ class Selection:
         if not wrong:
             return Parsed(found, missing)
         missing[list(wrong)] = True
-        first = min(wrong)
-        text = "{%s}" % ",".join(map(str, known[first].tolist()))
-        digest = hashlib.md5(text.encode()).hexdigest()
-        reason = "row %d as read: %s" % (self._rows + first + 1, wrong[first])
-        return Parsed(found, missing, binary.Broken(len(wrong), digest, reason, True))
+        first, size = min(wrong), column.settings["size"]
+        named = {"indices": self._sql[column.name], "values": columns.quoted(column.settings.get("values") or "")}
+        where = wrong[first].where.format(last=size - 1, **named)
+        reason = "row %d as read: %s" % (self._rows + first + 1, wrong[first].reason)
+        return Parsed(found, missing, binary.Broken(len(wrong), reason, where))
 
     def _steps(self, column: Wanted, found: List[Optional[np.ndarray]]) -> Parsed:
         rows = [None if row is None or not row.size else row for row in found]

@@ -57,8 +57,10 @@ class Shard:
         self._features, self._labels, self._weight = features, labels, weight
         self._columns = columns = [*features, *labels, *([weight] if weight else [])]
         self._stats: Dict[str, dict] = {}
-        for column in columns if criterion is None else [*columns, criterion]:  # a label or criterion may be a feature too
-            self._stats[column.name] = {**self._stats.get(column.name, {}), **column.stats()}
+        for column in (*features, weight, criterion):
+            if column is not None:  # what divides rows or weighs them may be a feature too
+                self._stats[column.name] = {**self._stats.get(column.name, {}), **column.stats()}
+        self._label_stats = [{"name": label.name, **label.stats()} for label in labels]
         self.skipped, self.seconds = skipped, seconds
         self.train_rows = columns[0].train.rows
         self.validation_rows = columns[0].validation.rows
@@ -78,6 +80,7 @@ class Shard:
             "bytes": self.bytes,
             "seconds": self.seconds,
             "columns": self._stats,
+            "labels": self._label_stats,
             **({} if self.source_checksum is None else {"source_checksum": self.source_checksum}),
         }
 

@@ -28,6 +28,9 @@ def functional(build) -> dict:
     return json.loads(keras.Model(x, build(x)).to_json())
 
 
+Y = {"name": "y", "min": 0.0, "max": 1.0, "nulls": 0, "nans": 0, "infinities": 0}
+
+
 def wanted(given: dict, search=None) -> dict:
     return adapting.wanted(definition.check(given), search)
 
@@ -41,13 +44,13 @@ def run(features: dict, shards: list[dict], found: dict, inputs=None, nulls=None
     ]  # fmt: skip
     stats = []
     for shard in shards:
-        count, reported = len(next(iter(shard.values()))), {"y": {"min": 0.0, "max": 1.0, "nulls": 0, "nans": 0, "infinities": 0}}
+        count, reported = len(next(iter(shard.values()))), {}
         for spec in specs:
             column = Numbers(spec["name"], spec["encoder"], "nulls" in spec, counted=True)
             for block in np.array_split(shard[spec["name"]], 3):
                 column.append(block, None)
             reported[spec["name"]] = {**column.stats(), "nulls": 0, "nans": 0}
-        stats.append({"rows": count, "train_rows": count, "validation_rows": 0, "skipped": 0, "columns": reported})
+        stats.append({"rows": count, "train_rows": count, "validation_rows": 0, "skipped": 0, "columns": reported, "labels": [Y]})
     merged = encoders.merge(specs, [LABEL], json.loads(json.dumps(stats)), inputs=inputs)
     return json.loads(json.dumps(adapting.learnt(merged, found, stats)))
 
@@ -170,9 +173,8 @@ def looked_up(name: str, arguments: dict, values: list, shards: int = 3) -> tupl
     stats = []
     for part in np.array_split(np.array(values, object), shards):
         counts = {str(value): part.tolist().count(value) for value in part}
-        none = {"nulls": 0, "nans": 0, "infinities": 0}
-        columns = {"a": {"counts": counts, **none}, "y": {"min": 0.0, "max": 1.0, **none}}
-        stats.append({"rows": len(part), "train_rows": len(part), "validation_rows": 0, "skipped": 0, "columns": columns})
+        columns = {"a": {"counts": counts, "nulls": 0, "nans": 0, "infinities": 0}}
+        stats.append({"rows": len(part), "train_rows": len(part), "validation_rows": 0, "skipped": 0, "columns": columns, "labels": [Y]})
     stored = adapting.learnt(encoders.merge([spec], [LABEL], stats), found, stats)
     layers = adapting.bound(definition.full(definition.check(given)), json.loads(json.dumps(stored)))["config"]["layers"]
     return layers[0], stored

@@ -35,12 +35,14 @@ def moments(values):
 
 
 def shard(rows, validation_rows=0, **columns):
+    """What a shard reports of rows whose label, if there is one, is ``y``."""
     return {
         "rows": rows,
         "train_rows": rows - validation_rows,
         "validation_rows": validation_rows,
         "skipped": 0,
-        "columns": columns,
+        "columns": {name: column for name, column in columns.items() if name != "y"},
+        "labels": [{"name": "y", **columns["y"]}] if "y" in columns else [],
     }
 
 
@@ -201,6 +203,17 @@ def test_regression_labels_become_float32():
     )
     assert merged["model"]["outputs"][0]["classes"] is None
     assert tensors.Encoding(merged).encode({"x": np.ones(2)}, [np.array([0.1, 0.2])])["label"].dtype == np.float32
+
+
+def test_a_column_that_is_a_feature_and_a_label_has_the_statistics_of_each():
+    feature = {"name": "y", "type": "real[]", "kind": "sequence", "encoder": "standardize", "sequence": {"length": 2}}
+    steps, whole = moments([[[1.0], [3.0]], [[2.0], [6.0]]]), {**moments([[1.0, 3.0, 50.0], [2.0, 6.0, 70.0]]), "min": 1.0, "max": 70.0}
+    both = [{**shard(2, y=whole), "columns": {"y": steps}}]
+    merged = encoders.merge([feature], [{**LABEL, "type": "real[]", "encoder": "standardize"}], both)
+    assert (merged["features"][0]["shape"], merged["features"][0]["mean"]) == ([2, 1], [3.0])
+    assert (merged["labels"][0]["shape"], merged["labels"][0]["mean"]) == ([3], [1.5, 4.5, 60.0])
+    both[0]["labels"][0]["nans"], both[0]["columns"]["y"]["nans"] = 2, 1
+    assert "2 NaN" in bad(both, errors.NullInData, 'column "y" holds', [feature], LABEL).detail
 
 
 @pytest.mark.parametrize(

@@ -42,16 +42,16 @@ def pictures(count, seed=0, shape=(6, 8, 3)):
 
 def test_a_tensor_is_little_endian_and_of_one_length():
     settings = {"dtype": "int16", "shape": [2, 2]}
-    values, missing, broken = binary.read_all([b"\x01\x00\xff\xff\x00\x01\x02\x00", None, b"123", b"1234"], "tensor", settings)
+    values, missing, broken = binary.read_all([b"\x01\x00\xff\xff\x00\x01\x02\x00", None, b"123", b"1234"], "tensor", settings, '"x"')
     assert values[0].tolist() == [[1, -1], [256, 2]] and missing.tolist() == [False, True, True, True]
-    assert (broken.rows, broken.digest) == (2, "202cb962ac59075b964b07152d234b70")
+    assert (broken.rows, broken.where) == (2, "md5(\"x\") = '202cb962ac59075b964b07152d234b70'")
     assert broken.reason == "there are 3 bytes, int16 of shape [2, 2] takes 8"
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "uint8", "uint32", "int64"])
 def test_tensors_of_every_width_keep_their_values(dtype):
     wanted = np.array([[0, 1], [2, 250]], dtype)
-    values, missing, _ = binary.read_all([wanted.tobytes()], "tensor", {"dtype": dtype, "shape": [2, 2]})
+    values, missing, _ = binary.read_all([wanted.tobytes()], "tensor", {"dtype": dtype, "shape": [2, 2]}, "x")
     np.testing.assert_array_equal(values[0], wanted)
     assert not missing.any()
 
@@ -59,7 +59,7 @@ def test_tensors_of_every_width_keep_their_values(dtype):
 def test_png_and_jpeg_files_are_decoded_and_damaged_ones_told():
     pixels = pictures(1)[0]
     png, jpeg = tf.io.encode_png(pixels).numpy(), tf.io.encode_jpeg(pixels).numpy()
-    values, missing, broken = binary.read_all([png, jpeg, png[:40], b"GIF89a", b"\x89PNG"], "image", PICTURE)
+    values, missing, broken = binary.read_all([png, jpeg, png[:40], b"GIF89a", b"\x89PNG"], "image", PICTURE, "x")
     np.testing.assert_array_equal(values[0], pixels)
     np.testing.assert_array_equal(values[1], tf.io.decode_jpeg(jpeg).numpy())
     assert missing.tolist() == [False, False, True, True, True] and (broken.rows, broken.reason) == (3, "the image is damaged")
@@ -69,14 +69,14 @@ def test_png_and_jpeg_files_are_decoded_and_damaged_ones_told():
         (huge, "the image has 65536 x 65536 pixels"),
         (tf.io.encode_png(pictures(1, shape=(6, 7, 3))[0]).numpy(), "the image has 7 x 6 pixels, not 8 x 6"),
     ):
-        assert binary.read_all([blob], "image", PICTURE)[2].reason == reason
+        assert binary.read_all([blob], "image", PICTURE, "x")[2].reason == reason
 
 
 @pytest.mark.parametrize("crop", [False, True])
 def test_pictures_are_resized_as_keras_resizes_them(crop):
     pixels = pictures(1, shape=(30, 17, 3))[0]
     settings = {**PICTURE, "resize": "bilinear", "crop": crop}
-    values, _, _ = binary.read_all([tf.io.encode_png(pixels).numpy()], "image", settings)
+    values, _, _ = binary.read_all([tf.io.encode_png(pixels).numpy()], "image", settings, "x")
     expected = keras.layers.Resizing(6, 8, crop_to_aspect_ratio=crop)(pixels.astype(np.float32))
     np.testing.assert_array_equal(values[0], np.round(np.asarray(expected)))
 

@@ -6,7 +6,9 @@ import pytest
 from cerebro_udf import definition, encoders, errors
 from cerebro_udf.coordinator import options, programs
 from cerebro_udf.segment import program, state
-from cerebro_udf.segment.predict import Predictor
+from cerebro_udf.segment.predict import Predictor, answering
+
+import keras  # isort: skip  (the package says first how TensorFlow has to start)
 
 
 def column(name, **more):
@@ -50,6 +52,19 @@ def trained(made):
 def softmax(z):
     e = np.exp(z - z.max())
     return e / e.sum()
+
+
+def test_of_several_outputs_only_those_that_are_wanted_are_kept():
+    inputs = keras.Input((3,))
+    units = {"far": 2, "near": 4}
+    model = keras.Model(inputs, {name: keras.layers.Dense(count, name=name)(inputs) for name, count in units.items()})
+    outputs = [{"name": name, "task": "regression", "shape": [count], "classes": None} for name, count in units.items()]
+    part = {"inputs": [{"name": None, "numbers": [3], "codes": []}], "outputs": outputs}
+    x = np.random.default_rng(0).normal(size=(5_000, 3)).astype(np.float32)
+    every, own = (answering(model, [None, None], part, numbers)({"numbers": x}) for numbers in ([0, 1], [1]))
+    assert [answer.shape for answer in every] == [(5_000, 2), (5_000, 4)] and len(own) == 1
+    np.testing.assert_array_equal(own[0], every[1])
+    np.testing.assert_allclose(own[0], model.predict(x, verbose=0)["near"], rtol=1e-5, atol=1e-6)
 
 
 def test_classes_come_back_as_they_were_with_their_probabilities():

@@ -173,10 +173,10 @@ def test_null_nan_and_infinite_values_are_counted_or_skipped(read):
     stats = read(None, label=("y", None))["stats"]
     counts = {
         name: [column[key] for key in ("nulls", "nans", "infinities")]
-        for name, column in stats["columns"].items()
+        for name, column in [*stats["columns"].items(), ("y", stats["labels"][0])]
     }
     assert counts == {"a": [1, 0, 1], "x": [2, 1, 0], "t": [1, 0, 0], "y": [0, 1, 0]}
-    assert stats["columns"]["y"]["beyond"] == [1, 1e39], "finite, so not counted among the infinite"
+    assert stats["labels"][0]["beyond"] == [1, 1e39], "finite, so not counted among the infinite"
     assert stats["rows"] == 1 and stats["skipped"] == 5
     skipped = read(None, label=("y", None), nulls="skip")
     assert skipped["train"] == {"a": [1], "x": [[1, 2]], "t": ["p"], "label": [1]}
@@ -203,8 +203,8 @@ def test_statistics_are_those_of_numpy_over_training_rows_only(read):
         assert np.allclose(column["m2"], values.var(axis=0) * len(values), rtol=1e-8)
     counts = stats["columns"]["t"]["counts"]
     assert counts == {value: train["t"].count(value) for value in set(train["t"])}
-    assert stats["columns"]["y"]["classes"] == [0, 1, 2]
-    assert stats["columns"]["y"]["counts"] == [train["label"].count(value) for value in (0, 1, 2)]
+    assert stats["labels"][0]["classes"] == [0, 1, 2]
+    assert stats["labels"][0]["counts"] == [train["label"].count(value) for value in (0, 1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_statistics_are_those_of_numpy_over_training_rows_only(read):
 )
 def test_label_statistics(read, type_, task, query, expected):
     read.table({"x": "integer", "y": type_}, query)
-    stats = read(None, label=("y", task))["stats"]["columns"]["y"]
+    stats = read(None, label=("y", task))["stats"]["labels"][0]
     assert {key: stats[key] for key in expected} == expected
 
 
@@ -244,6 +244,15 @@ def test_dates_and_times_are_seconds_and_categories_are_texts_that_keep_every_di
     ]
     read.connection.execute("set datestyle = 'German'")
     assert read(None, features=features)["train"] == {"i": ["9007199254740993"], "d": ["1969-12-31"]}
+
+
+def test_a_column_that_is_a_feature_and_a_label_is_reported_as_each(read):
+    read.table({"x": "double precision[]"}, "values ('{16777217, 16777216, 5}'::float8[]), ('{1, 2, 3}')")
+    feature = {"name": "x", "type": "double precision[]"}
+    steps = {**feature, "kind": "sequence", "encoder": "none", "sequence": {"length": 2, "pad": "post", "truncate": "post"}}
+    stats = read(None, label=("x", None), features=[steps])["stats"]
+    assert (stats["columns"]["x"]["shape"], stats["columns"]["x"]["merged"], stats["columns"]["x"]["count"]) == ([2, 1], 1, 4)
+    assert (stats["labels"][0]["shape"], stats["labels"][0]["count"], stats["labels"][0]["max"]) == ([3], 2, 16777217.0)
 
 
 def test_infinite_dates_are_counted_as_infinite_values(read):

@@ -170,11 +170,11 @@ def test_folds_partition_the_rows():
 
 def test_statistics_are_those_of_training_rows_where_rows_are_ranked(backend):
     got = split(backend, {"fraction": 0.2, "stratify": True}, 1)
-    stats = got["stats"][0]["columns"]
+    stats, label = got["stats"][0]["columns"], got["stats"][0]["labels"][0]
     train = [row for row in ALL if row[0] in got["train"]]
     assert stats["a"]["count"] == len(train) and np.isclose(stats["a"]["mean"], np.mean([row[1] for row in train]), rtol=1e-12)
     labels = [row[-1] for row in train]
-    assert dict(zip(stats["y"]["classes"], stats["y"]["counts"])) == {value: labels.count(value) for value in {row[-1] for row in ALL}}
+    assert dict(zip(label["classes"], label["counts"])) == {value: labels.count(value) for value in {row[-1] for row in ALL}}
 
 
 @pytest.mark.parametrize("count, held", [(0, 0), (1, 0), (2, 0), (3, 1), (5, 1)])
@@ -189,7 +189,7 @@ def test_of_equal_rows_as_many_are_held_out_as_were_asked_for(backend):
     labels = [row[-1] for row in ALL]
     counts = {value: 0 for value in labels}
     for stats in got["stats"]:
-        for value, count in zip(stats["columns"]["y"]["classes"], stats["columns"]["y"]["counts"]):
+        for value, count in zip(stats["labels"][0]["classes"], stats["labels"][0]["counts"]):
             counts[value] += count
     assert counts == {value: max(1, labels.count(value) - int(0.2 * labels.count(value) + 0.5)) for value in labels}
 
