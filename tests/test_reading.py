@@ -23,6 +23,8 @@ pytestmark = requires.segments(3)
 EVALUATE = "select * from cerebro.evaluate(%s, %s::text::regclass, %s::jsonb)"
 PREDICT_TABLE = "select cerebro.predict_table(%s, %s::text::regclass, %s, '{id}', %s::jsonb)"
 COUNT = 90
+WRITES = "What is read calls a function that writes; rows are read in a transaction that can change no table."
+STORED = "Have a table or a materialized view hold what the function gives, and name that."
 
 COLUMNS = {"id": "integer", "price": "double precision", "area": "integer", "doc": "jsonb", "at": "timestamptz"}
 # What rows are made into: the text, its type, and the same of a row in Python.
@@ -223,6 +225,29 @@ def test_an_error_in_a_row_reaches_the_caller_and_leaves_no_run(session, table):
     assert error.sqlstate == "22P02" and "invalid input syntax for type integer" in error.message
 
 
+def test_options_that_leave_no_row_are_named(session, table):
+    error = session.refused(table, session.model(LOGIT), LABEL, ["price"], filter="price < -1")
+    assert (error.sqlstate, error.message) == ("22000", 'no row of the source is left by the option "filter"')
+    assert error.detail == "The filter price < -1 is true for none." and error.hint.startswith("Write one that is true for some rows")
+    error = session.refused(table, session.model(LOGIT), LABEL, ["price"], filter="area > 0", sample=1e-9)
+    assert (error.sqlstate, error.message) == ("22000", 'no row of the source is left by the options "filter" and "sample"')
+    assert "The sample is 1e-09 of the rows." in error.detail and "Raise the sample" in error.hint
+
+
+def test_a_number_that_double_precision_does_not_hold_is_refused_with_its_column(session):
+    columns = {"a": "real", "n": "numeric", "m": "numeric", "label": "boolean"}
+    local = session.local(columns, [[k, "1e310" if k == 7 else k, "1e-400" if k == 3 else k, k % 2 == 0] for k in range(20)])
+    session.conn.execute("create view of_numerics as select * from " + local.name)
+    for source in (local.name, session.schema + ".of_numerics"):
+        error = session.refused(source, session.model(LOGIT), "label", ["a", "n"], segments=2)
+        assert (error.sqlstate, error.message) == ("22003", 'column "n" holds a number that double precision does not hold')
+        assert "PostgreSQL says: segment" in error.detail and "00…" in error.detail
+        condition = error.hint[error.hint.index("abs(") : error.hint.rindex(".")]
+        assert session.rows("select n > 1e300 from %s where not (%s)" % (local.name, condition)) == [(True,)]
+    error = session.refused(local.name, session.model(LOGIT), "label", ["n", "m"], filter="n < 1e9")
+    assert (error.sqlstate, error.message) == ("22003", 'one of the columns "n", "m" holds a number that double precision does not hold')
+
+
 def test_an_expression_that_writes_fails_and_leaves_no_run(session, table):
     for node in session.cluster.nodes:
         node.execute(
@@ -231,6 +256,7 @@ def test_an_expression_that_writes_fails_and_leaves_no_run(session, table):
         )
     error = session.refused(table, session.model(LOGIT), LABEL, ["%s.note(area)" % session.schema])
     assert error.sqlstate == "25006" and "read-only transaction" in error.message
+    assert error.detail == WRITES and error.hint == STORED
     assert session.cluster.node(1).execute("select count(*) from %s.diary" % session.schema) == [(0,)]
 
 
@@ -432,6 +458,26 @@ def test_a_view_of_a_table_that_was_changed_in_this_transaction(session, local):
         with pytest.raises(Exception, match="changed in this transaction") as caught:
             session.conn.execute(*session.call(session.schema + ".seen", session.model(LOGIT), "label", ["a"], session.name()))
         assert caught.value.sqlstate == "55000"
+
+
+def test_a_view_that_writes_is_refused_with_what_repairs_it(session, local):
+    session.conn.execute(
+        "create table {0}.written (n int); create function {0}.writes(n int) returns int language sql volatile"
+        " as 'insert into {0}.written values (n) returning 1';"
+        "create view writing as select {0}.writes(id) as one, a, label from {1}".format(session.schema, local.name)
+    )
+    error = session.refused(session.schema + ".writing", session.model(LOGIT), "label", ["one", "a"])
+    assert error.sqlstate == "25006" and error.detail == WRITES and error.hint == STORED
+
+
+def test_a_materialized_view_that_is_not_populated_is_named_with_what_populates_it(session, local):
+    session.conn.execute("create materialized view empty as select * from %s with no data" % local.name)
+    session.conn.execute("create view through_empty as select * from empty")
+    name = session.schema + ".empty"
+    for source, detail in ((name, None), (session.schema + ".through_empty", "%s.through_empty reads it." % session.schema)):
+        error = session.refused(source, session.model(LOGIT), "label", ["a"])
+        assert (error.sqlstate, error.message) == ("55000", "materialized view %s has not been populated" % name)
+        assert error.detail == detail and error.hint == "REFRESH MATERIALIZED VIEW %s;" % name
 
 
 def test_only_the_columns_of_a_view_that_are_read_need_be_readable(session, make_role, local):

@@ -31,7 +31,7 @@ UPDATE = 'ALTER EXTENSION cerebro UPDATE TO "%s";' % cerebro_udf.__version__
 
 
 def segments(plpy, gd: dict, source: str) -> List[Tuple]:
-    """The shards of a table: (segment, shard, address, relations, estimated rows, bytes); starts nothing."""
+    """The shards of a table: (segment, shard, address, relations, estimated rows, bytes or None); starts nothing."""
     from cerebro_udf.coordinator.segments import Segments
     from cerebro_udf.coordinator.source import describe
     from cerebro_udf.engines import engine_for
@@ -42,13 +42,14 @@ def segments(plpy, gd: dict, source: str) -> List[Tuple]:
     found = Segments(plpy, gd, Pulse(plpy), engine, engine.shards(table, None))
     result = []
     try:
-        if any(shard.size_bytes is None for shard in found.shards):
+        measured = [shard.number for shard in found.shards if shard.size_bytes is None and not shard.dealt]
+        if measured:
             found.connect()
         for shard in found.shards:
             address = engine.address(shard.server)
             rows, size = shard.rows_estimate, shard.size_bytes
             relations = [read.leaf if shard.server == SELF else read.relation for read in shard.reads]
-            if size is None:
+            if shard.number in measured:
                 rows, size = found.sizes(shard.number, _SIZES, relations)
             result.append((shard.segment, shard.number, str(address), relations, rows, size))
     finally:

@@ -11,11 +11,11 @@ from cerebro_udf.coordinator.dealing import Deal
 from cerebro_udf.coordinator.links import Reply
 from cerebro_udf.coordinator.options import Options
 from cerebro_udf.coordinator.segments import Segments
-from cerebro_udf.coordinator.source import Source
+from cerebro_udf.coordinator.source import Source, beyond_double
 from cerebro_udf.coordinator.validation import Validation
 from cerebro_udf.coordinator.validation import table as held_table
 from cerebro_udf.coordinator.weights import by_class
-from cerebro_udf.errors import CerebroError, DataChanged, OutOfMemory, counted
+from cerebro_udf.errors import BadData, CerebroError, DataChanged, OutOfMemory, counted
 from cerebro_udf.segment import state
 from cerebro_udf.wire import parsed, stratified
 
@@ -57,7 +57,7 @@ class Loader:
         self._inputs, self._augment, self._filter = options.inputs, options.augment, table.filter
         self.in_files = 0
         self._deal: Optional[Deal] = None
-        self._nulls, self._settings = nulls, {"seed": options.seed, "validation": validation, "sample": sample}
+        self._table, self._nulls, self._settings = table, nulls, {"seed": options.seed, "validation": validation, "sample": sample}
 
     def load(self) -> List[dict]:
         """Have segments read their shards, and tell rows to train on from those held out; gives each shard's statistics.
@@ -71,11 +71,32 @@ class Loader:
             reports = self._read()
         except CerebroError as error:
             if error.sqlstate != OutOfMemory.sqlstate or self._overflow:
-                raise
+                raise beyond_double(self._table, error) from None
             self._segments.make_room()
             self._overflow = True
             reports = self._read()
-        return reports if "rows" in reports[0] else self._split([dict(map(tuple, report["classes"])) for report in reports])
+        if "rows" not in reports[0]:
+            reports = self._split([dict(map(tuple, report["classes"])) for report in reports])
+        self._refuse_none(reports)
+        return reports
+
+    def _refuse_none(self, reports: List[dict]) -> None:
+        """Refuse a source of which the options leave nothing."""
+        read = ("train_rows",) if held_table(self._settings["validation"]) else ("train_rows", "validation_rows")
+        rows, skipped = (sum(report[key] for report in reports for key in keys) for keys in (read, ("skipped",)))
+        sample, told = self._settings["sample"], []
+        if self._filter is not None and not skipped:
+            told.append(("filter", "The filter %s is true for none." % self._filter, "Write one that is true for some rows"))
+        if sample is not None:
+            told.append(("sample", "The sample is %g of the rows." % sample, "Raise the sample"))
+        if rows or not told:
+            return
+        options, details, hints = zip(*told)
+        raise BadData(
+            "no row of the source is left by the option%s %s" % ("s" * (len(told) > 1), " and ".join('"%s"' % name for name in options)),
+            " ".join(details),
+            "; ".join(hints) + ", or leave the option out.",
+        )
 
     def _read(self) -> List[dict]:
         """Have shards read; where rows are dealt, have them read by one, and send them out."""

@@ -10,7 +10,14 @@ from cerebro_udf.catalog import refuse_read_only
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import programs
 from cerebro_udf.coordinator import target as targets
-from cerebro_udf.coordinator.source import Source, describe, filtered, folded_type, refuse_other_kinds
+from cerebro_udf.coordinator.source import (
+    Source,
+    beyond_double,
+    describe,
+    filtered,
+    folded_type,
+    refuse_other_kinds,
+)
 from cerebro_udf.coordinator.staging import Staging
 from cerebro_udf.engines import engine_for
 from cerebro_udf.engines.base import SELF, Engine, Part, by_one
@@ -283,7 +290,10 @@ class _Call:
                 ],
             }  # fmt: skip
             self._post(shard.number, spec, None, reports)
-        self.segments.wait()
+        try:
+            self.segments.wait()
+        except CerebroError as error:
+            raise beyond_double(self._table, error) from None
         return {name: sum(report[name] for report in reports) for name in ("rows", "unpredicted", "skipped")}
 
     def _features(self) -> List[dict]:

@@ -66,9 +66,11 @@ HINTS = {
     "42703": "Give the table at {address} that column, or name the one it has:"
     " ALTER FOREIGN TABLE … ALTER COLUMN … OPTIONS (ADD column_name '…');",
     "55P03": "Another session at {address} holds the table locked; try again when it is done.",
+    "25006": "Have a table or a materialized view hold what the function gives, and name that.",
     "57014": "The session at {address} was cancelled there; resume the run, or call again.",
 }  # fmt: skip
 DATA_HINT = "What is read gives this for some row: leave such rows out by the option filter, or mend the expression or the view."
+READ_ONLY_DETAIL = "What is read calls a function that writes; rows are read in a transaction that can change no table."
 OTHER_HINT = "The server log at {address} says more."
 
 
@@ -97,8 +99,9 @@ def segment_error(error: RemoteError, name: str, address: Address) -> CerebroErr
         )
     otherwise = DATA_HINT if error.sqlstate.startswith("22") else OTHER_HINT
     hint = error.hint or HINTS.get(error.sqlstate, otherwise).format(user=address.user, address=address)
+    detail = error.detail or (READ_ONLY_DETAIL if error.sqlstate == "25006" else None)
     try:
-        raise_remote(RemoteError(error.sqlstate, error.message, error.detail, hint), name)
+        raise_remote(RemoteError(error.sqlstate, error.message, detail, hint), name)
     except CerebroError as translated:
         return translated
 

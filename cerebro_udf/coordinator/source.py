@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
 
 from cerebro_udf import columns, expressions, packs
 from cerebro_udf.errors import (
+    CerebroError,
     ColumnNotFound,
     InvalidArgument,
     NoPrivilege,
     NotReady,
     NotSupported,
     NullArgument,
+    OutOfRange,
     TableNotFound,
     WrongColumnType,
     nearest,
@@ -96,6 +99,15 @@ from pg_catalog.pg_locks l join tree on l.relation = tree.oid
 where l.pid = pg_catalog.pg_backend_pid() and l.locktype = 'relation'
   and l.database = (select d.oid from pg_catalog.pg_database d where d.datname = pg_catalog.current_database())
   and l.mode in ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+limit 1
+"""
+
+_UNPOPULATED = TREE + """
+select pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname) as name
+from tree
+join pg_catalog.pg_class c on c.oid = tree.oid
+join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+where c.relkind = 'm' and not c.relispopulated
 limit 1
 """
 
@@ -263,6 +275,14 @@ def describe(plpy, source: str, features: Optional[List[str]], labels: Sequence[
     of_labels = {label: values.get(label, ()) for label in labels}
     table = replace(table, features=list(features or []), criterion=divides, label_values=of_labels, values=beside)
     _refuse_unreadable(table)
+    unpopulated = plpy.execute(plpy.prepare(_UNPOPULATED, ["int8"]), [relation["oid"]])
+    if len(unpopulated):
+        name = unpopulated[0]["name"]
+        raise NotReady(
+            "materialized view %s has not been populated" % name,
+            None if name == table.name else "%s reads it." % table.name,
+            "REFRESH MATERIALIZED VIEW %s;" % name,
+        )
     if plpy.execute(plpy.prepare(_CHANGED, ["int8"]), [relation["oid"]]).nrows():
         raise NotReady(
             "table %s was created or changed in this transaction" % relation["name"],
@@ -270,6 +290,25 @@ def describe(plpy, source: str, features: Optional[List[str]], labels: Sequence[
             "COMMIT first.",
         )
     return table
+
+
+def beyond_double(table: Source, error: CerebroError) -> CerebroError:
+    """What a segment's error means, if it met a number that it could not make one of double precision of: the column is named."""
+    if error.sqlstate != OutOfRange.sqlstate or "double precision" not in error.message:
+        return error
+    read = [*table.features, *table.labels, table.weight, table.criterion, *table.values]
+    # An expression may hold such a cast itself.
+    found = [name for name in read if name is not None and (columns.base(table.types[name]) == "numeric" or name in table.expressions)]
+    found = list(dict.fromkeys(found))
+    if not found:
+        return error
+    named, shown = ", ".join('"%s"' % name for name in found), found[0] if found[0] in table.expressions else columns.quoted(found[0])
+    return OutOfRange(
+        ("column %s holds" if len(found) == 1 else "one of the columns %s holds") % named + " a number that double precision does not hold",
+        re.sub(r"(\d{20})\d+", r"\1…", "PostgreSQL says: %s." % error.message),
+        "Scale it by an expression, or leave such rows out by the option filter, such as abs(%s) between 1e-307 and 1e308 or %s = 0."
+        % (shown, shown),
+    )
 
 
 def keys(plpy, table: Source) -> List[str]:

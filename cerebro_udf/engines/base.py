@@ -55,7 +55,7 @@ class Shard:
     server: str  # the foreign server that leads there
     reads: List[Read]
     rows_estimate: int
-    size_bytes: Optional[int]  # None where only the segment knows
+    size_bytes: Optional[int]  # None where only the segment knows, or where rows are dealt: they lie nowhere
     policy_expected: bool = False  # the segment must have row security on what is read
     dealt: bool = False  # the rows have no place to tell them apart by: they are read once, row i is that of shard i modulo all shards
     held: Optional["Shard"] = None  # of a table of rows for validation, what lies beside this shard

@@ -125,7 +125,7 @@ class PostgresEngine(Engine):
             rows, size = self._estimate(source)
             count = self._workers(workers, rows if workers else size // self._block_bytes())
             return [
-                Shard(n, "local_%d" % (n + 1), SELF, [_whole(source)], rows // count, size // count, dealt=True) for n in range(count)
+                Shard(n, "local_%d" % (n + 1), SELF, [_whole(source)], rows // count, None, dealt=True) for n in range(count)
             ]
         policy = self._policy_active(source.oid)
         foreign: Dict[str, List[dict]] = {}
@@ -193,7 +193,8 @@ class PostgresEngine(Engine):
 
     def _estimate(self, source: Source) -> Tuple[int, int]:
         """Rows and bytes of a relation, as the planner expects them."""
-        columns = ", ".join(map(self._plpy.quote_ident, source.columns))  # those that the caller may read
+        named = source.columns or sorted(source.readable)
+        columns = ", ".join(map(self._plpy.quote_ident, named))  # those that the caller may read
         plan = self._plpy.execute("explain (format json) select %s from %s" % (columns, source.name))[0]["QUERY PLAN"]
         top = json.loads(plan)[0]["Plan"]
         return top["Plan Rows"], top["Plan Rows"] * top["Plan Width"]
