@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from cerebro_udf import stored
-from cerebro_udf.errors import NotFound
+from cerebro_udf import grants, stored
 
 
 def promote(plpy, gd: dict, run: str, alias: str, trial: Optional[int]) -> dict:
@@ -17,33 +16,35 @@ def promote(plpy, gd: dict, run: str, alias: str, trial: Optional[int]) -> dict:
     """
     chosen = stored.choose(plpy, gd, run, trial)
     _do(plpy, "cerebro_internal.promotion_add($1, $2, $3)", ["int4", "text", "int4"], chosen.run, alias, chosen.trial)
-    return _row(plpy, alias)
+    return _row(plpy, plpy.execute("select current_user as name")[0]["name"], alias)
 
 
 def rollback(plpy, alias: str) -> dict:
     """Let an alias of the caller stand again for what it stood for before; gives its row of ``cerebro.alias``.
 
     Raises:
-        plpy.SPIError: no such alias (42704), or there is nothing before (55000).
+        NotFound, NoPrivilege: see ``grants.owned``.
+        plpy.SPIError: there is nothing before (55000), or it was moved meanwhile (40001).
     """
-    _do(plpy, "cerebro_internal.promotion_rollback($1)", ["text"], alias)
-    return _row(plpy, alias)
+    owner = grants.owned(plpy, "alias", alias)[0]["owner"]
+    _do(plpy, "cerebro_internal.promotion_rollback($1, $2)", ["name", "text"], owner, alias)
+    return _row(plpy, owner, alias)
 
 
 def drop(plpy, alias: str) -> None:
     """Remove an alias of the caller.
 
     Raises:
-        NotFound.
+        NotFound, NoPrivilege: see ``grants.owned``.
     """
-    if not _do(plpy, "cerebro_internal.promotion_drop($1)", ["text"], alias):
-        raise NotFound('alias "%s" does not exist' % alias, None, "select alias, run from cerebro.alias; shows all aliases.")
+    owner = grants.owned(plpy, "alias", alias)[0]["owner"]
+    _do(plpy, "cerebro_internal.promotion_drop($1, $2)", ["name", "text"], owner, alias)
 
 
-def _do(plpy, call: str, types: list, *values: Any) -> Any:
-    return plpy.execute(plpy.prepare("select %s as done" % call, types), list(values))[0]["done"]
+def _do(plpy, call: str, types: list, *values: Any) -> None:
+    plpy.execute(plpy.prepare("select %s" % call, types), list(values))
 
 
-def _row(plpy, alias: str) -> dict:
-    plan = plpy.prepare("select a.* from cerebro.alias a where a.alias = $1 and a.owner = current_user", ["text"])
-    return dict(plpy.execute(plan, [alias])[0])
+def _row(plpy, owner: str, alias: str) -> dict:
+    plan = plpy.prepare("select a.* from cerebro.alias a where a.owner = $1 and a.alias = $2", ["name", "text"])
+    return dict(plpy.execute(plan, [owner, alias])[0])

@@ -11,7 +11,6 @@ import cerebro_udf
 from cerebro_udf.errors import (
     CerebroError,
     InvalidArgument,
-    NotFound,
     NullArgument,
     SegmentNotReady,
     shown,
@@ -145,9 +144,10 @@ def import_model(plpy, gd: dict, name: str, archive: Optional[bytes]) -> None:
 
 @door
 def drop_model(plpy, gd: dict, name: str) -> None:
-    plan = plpy.prepare("select cerebro_internal.model_drop($1) as dropped", ["text"])
-    if not plpy.execute(plan, [_name("name", name)])[0]["dropped"]:
-        raise NotFound('model "%s" does not exist' % name, None, "select model from cerebro.model; shows all models.")
+    from cerebro_udf import grants
+
+    found, _ = grants.owned(plpy, "model", _name("name", name))
+    plpy.execute(plpy.prepare("select cerebro_internal.model_drop($1)", ["int4"]), [found["id"]])
 
 
 def _run_arguments(run: str, source: str, model: str, label: Optional[str], features: Optional[List[str]], options: str) -> Tuple:

@@ -1,4 +1,4 @@
-"""Who may use a run, an alias or a model of another role: granted and taken back in the caller's own transaction."""
+"""Whose a run, an alias or a model is, and who may use it: granted and taken back in the caller's own transaction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def change(plpy, kind: str, name: str, role: str, granted: bool) -> None:
         NotFound: there is no such run, model or role.
         NoPrivilege: the caller may use it, and no more.
     """
-    found, kind = _find(plpy, kind, name)
+    found, kind = owned(plpy, kind, name)
     keys = ["owner", "alias"] if kind == "alias" else [kind]
     values: List[Any] = [found["owner"], name, role] if kind == "alias" else [found["id"], role]
     types = ["name", "text", "name"] if kind == "alias" else ["int4", "name"]
@@ -45,8 +45,16 @@ def change(plpy, kind: str, name: str, role: str, granted: bool) -> None:
         plpy.execute(plpy.prepare("delete from %s g where %s" % (view, same), types), values)
 
 
-def _find(plpy, kind: str, name: str) -> Tuple[Any, str]:
-    """What is meant, and of which kind it is."""
+def owned(plpy, kind: str, name: str) -> Tuple[Any, str]:
+    """What is meant, which belongs to the caller or to a role of which the caller is a member, and of which kind it is.
+
+    Args:
+        kind, name: As for :func:`change`; or ``alias``.
+
+    Raises:
+        NotFound: there is no such thing.
+        NoPrivilege: the caller may use it, and no more.
+    """
     kinds = ["run", "alias"] if kind == "run" else [kind]
     for seen in ("visible", "usable"):
         for one in kinds:
@@ -57,6 +65,6 @@ def _find(plpy, kind: str, name: str) -> Tuple[Any, str]:
                 raise NoPrivilege(
                     'must be owner of %s "%s"' % (one, name),
                     'It belongs to role "%s"; you were granted its use.' % rows[0]["owner"],
-                    "Ask its owner to grant it.",
+                    "Ask its owner.",
                 )
     raise NotFound('%s "%s" does not exist' % (kind, name), None, "select %s from cerebro.%s; shows all %ss." % (kind, kind, kind))

@@ -53,7 +53,7 @@ END
 $$;
 COMMENT ON FUNCTION cerebro_internal.promotion_add(int, text, int) IS 'Let an alias of the caller stand for a trial';
 
-CREATE OR REPLACE FUNCTION cerebro_internal.promotion_rollback(alias text)
+CREATE OR REPLACE FUNCTION cerebro_internal.promotion_rollback(owner name, alias text)
 RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -61,39 +61,33 @@ AS $$
 DECLARE
     named int;
 BEGIN
-    SELECT pg_catalog.count(*) INTO named FROM cerebro_internal.visible_alias a WHERE a.owner = current_user AND a.alias = $1;
-    IF named = 0 THEN
-        RAISE EXCEPTION 'alias "%" does not exist', $1
-        USING ERRCODE = '42704', HINT = 'select alias, run from cerebro.alias; shows all aliases.';
-    ELSIF named = 1 THEN
-        RAISE EXCEPTION 'alias "%" has nothing to return to', $1
+    SELECT pg_catalog.count(*) INTO named FROM cerebro_internal.visible_alias a WHERE a.owner = $1 AND a.alias = $2;
+    IF named < 2 THEN
+        RAISE EXCEPTION 'alias "%" has nothing to return to', $2
         USING ERRCODE = '55000', DETAIL = 'It stands for the only run that was promoted to it, or that is left.'
           , HINT = 'Promote another run to it: select cerebro.promote(run, alias);';
     END IF;
     UPDATE cerebro_internal.visible_promotion p SET rolled_back_at = pg_catalog.clock_timestamp()
-    WHERE p.owner = current_user AND p.alias = $1 AND p.rolled_back_at IS NULL AND p."position" = (
+    WHERE p.owner = $1 AND p.alias = $2 AND p.rolled_back_at IS NULL AND p."position" = (
         SELECT pg_catalog.max(q."position") FROM cerebro_internal.visible_promotion q
-        WHERE q.owner = current_user AND q.alias = $1 AND q.rolled_back_at IS NULL AND q.run IS NOT NULL);
+        WHERE q.owner = $1 AND q.alias = $2 AND q.rolled_back_at IS NULL AND q.run IS NOT NULL);
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'alias "%" was moved by another session', $1
+        RAISE EXCEPTION 'alias "%" was moved by another session', $2
         USING ERRCODE = '40001', HINT = 'Look at cerebro.alias, and try again if need be.';
     END IF;
 END
 $$;
-COMMENT ON FUNCTION cerebro_internal.promotion_rollback(text) IS 'Let an alias of the caller stand for what it stood for before';
+COMMENT ON FUNCTION cerebro_internal.promotion_rollback(name, text) IS 'Let an alias of the caller stand for what it stood for before';
 
-CREATE OR REPLACE FUNCTION cerebro_internal.promotion_drop(alias text)
-RETURNS boolean
-LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION cerebro_internal.promotion_drop(owner name, alias text)
+RETURNS void
+LANGUAGE sql
 SET search_path = pg_catalog, pg_temp
 AS $$
-BEGIN
-    DELETE FROM cerebro_internal.visible_alias_grant g WHERE g.owner = current_user AND g.alias = $1;
-    DELETE FROM cerebro_internal.visible_promotion p WHERE p.owner = current_user AND p.alias = $1;
-    RETURN FOUND;
-END
+DELETE FROM cerebro_internal.visible_alias_grant g WHERE g.owner = $1 AND g.alias = $2;
+DELETE FROM cerebro_internal.visible_promotion p WHERE p.owner = $1 AND p.alias = $2
 $$;
-COMMENT ON FUNCTION cerebro_internal.promotion_drop(text) IS 'Remove an alias of the caller with its history; false when there is none';
+COMMENT ON FUNCTION cerebro_internal.promotion_drop(name, text) IS 'Remove an alias of the caller with its history';
 
 CREATE OR REPLACE FUNCTION cerebro.promote(
     run text

@@ -26,17 +26,14 @@ SELECT m.id, $2, $3 FROM cerebro_internal.visible_model m WHERE m.owner = curren
 $$;
 COMMENT ON FUNCTION cerebro_internal.model_weights_put(text, int, bytea) IS 'Store one chunk of the weights of a model of the caller';
 
-CREATE OR REPLACE FUNCTION cerebro_internal.model_drop(name text)
-RETURNS boolean
-LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION cerebro_internal.model_drop(model int)
+RETURNS void
+LANGUAGE sql
 SET search_path = pg_catalog, pg_temp
 AS $$
-BEGIN
-    DELETE FROM cerebro_internal.visible_model m WHERE m.owner = current_user AND m.name = $1;
-    RETURN FOUND;
-END
+DELETE FROM cerebro_internal.visible_model m WHERE m.id = $1
 $$;
-COMMENT ON FUNCTION cerebro_internal.model_drop(text) IS 'Delete a model of the caller; false when there is none';
+COMMENT ON FUNCTION cerebro_internal.model_drop(int) IS 'Delete a model of the caller';
 
 CREATE OR REPLACE FUNCTION cerebro_internal.driver_of(run int)
 RETURNS int

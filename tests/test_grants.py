@@ -22,7 +22,7 @@ UPDATE = "CEREBRO_UPDATE_TEXTS"
 ROW = "array[1, 2]"
 
 # What is tried. `yes` stands for rows that are not empty, or for the error that comes after the rights were looked at.
-BEYOND = {"42703": "pg_class has no such column"}
+BEYOND = {"42703": "pg_class has no such column", "55000": "the alias has nothing to return to"}
 OPERATIONS = [
     ("model", "see it", "select * from cerebro.model where model = {model}"),
     ("model", "train it", "select * from cerebro.fit('probe', 'pg_class', {model}, 'no_such_column', '{{relpages}}')"),
@@ -45,6 +45,7 @@ OPERATIONS = [
     ("alias", "see it", "select * from cerebro.alias where alias = {alias}"),
     ("alias", "`predict`", "select cerebro.predict_class({alias}, %s)" % ROW),
     ("alias", "grant it", "select cerebro.grant_run({alias}, 'public')"),
+    ("alias", "`rollback`", "select cerebro.rollback({alias})"),
     ("alias", "`drop_alias`", "select cerebro.drop_alias({alias})"),
 ]  # fmt: skip
 
