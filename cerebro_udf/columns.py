@@ -326,6 +326,11 @@ def texts_sql(value: str, name: str) -> str:
     return value + ("" if cast == "text" else "::pg_catalog.%s[]" % cast) + "::pg_catalog.text[]"
 
 
+def spelled_by_server(name: str) -> bool:
+    """Whether a value of a type may be written in several ways, of which categories know one."""
+    return of(name).cast in ("date", "uuid") or of(name).spelling == "folded"
+
+
 def read_by_server(feature: dict) -> Optional[str]:
     """SQL that makes of ``$1``, a text that PostgreSQL takes for the feature's type, what its column holds; None: no text is needed.
 
@@ -333,7 +338,7 @@ def read_by_server(feature: dict) -> Optional[str]:
     """
     if feature["kind"] == "number" and of(feature["type"]).quantity != "number":
         return number_sql("$1::pg_catalog.text", feature["type"])
-    if feature["kind"] in ("text", "tokens") and (of(feature["type"]).cast in ("date", "uuid") or of(feature["type"]).spelling == "folded"):
+    if feature["kind"] in ("text", "tokens") and spelled_by_server(feature["type"]):
         return text_sql("$1::pg_catalog.text", feature["type"])
     return None
 

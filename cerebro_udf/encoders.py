@@ -98,6 +98,20 @@ def merge(
     }  # fmt: skip
 
 
+def refuse_newer(encoders: dict, run: str) -> None:
+    """Refuse stored encoders of a later version, which may mean something else.
+
+    Raises:
+        NotSupported.
+    """
+    if encoders["format"] > FORMAT:
+        raise errors.NotSupported(
+            'run "%s" was trained by a newer version of cerebro' % run,
+            "Its encoders have format %d; this version reads up to %d." % (encoders["format"], FORMAT),
+            "Install the version that trained it, on every node.",
+        )
+
+
 def varied(encoders: dict, augment: Mapping[str, List[dict]]) -> dict:
     """Return encoders whose rows are varied by these layers, see :func:`merge`, and by no others.
 

@@ -8,8 +8,8 @@ from typing import Any, Dict, Optional
 import cerebro_udf
 from cerebro_udf import stored
 from cerebro_udf.columns import array_text, spelled
-from cerebro_udf.coordinator import programs
-from cerebro_udf.errors import InvalidArgument, NotReady, nearest, unstorable
+from cerebro_udf.coordinator import ends, programs
+from cerebro_udf.errors import InvalidArgument, NotReady, unstorable
 from cerebro_udf.interrupts import Pulse
 from cerebro_udf.segment import importing
 from cerebro_udf.wire import finite
@@ -37,7 +37,10 @@ def predict(plpy, gd: dict, run: str, row: str, wanted: str, trial: Optional[int
     """
     values = _values(row)
     predictor = _predictor(plpy, gd, run, trial)
-    number = None if wanted == "all" else _number(predictor, run, output)
+    number = None
+    if wanted != "all":
+        names = [one.name for one in predictor.outputs]
+        number = ends.chosen(run, names, output, "Leave the argument output out.", "Name one: output => '%s'; or call cerebro.predict.")
     if number is not None:
         _refuse_other_tasks(predictor.outputs[number], run, wanted)
     found = predictor.row(values, lambda sql, text: _read(plpy, gd, sql, text))
@@ -47,22 +50,6 @@ def predict(plpy, gd: dict, run: str, row: str, wanted: str, trial: Optional[int
     if len(answers) == 1:
         return json.dumps(answers[0])
     return json.dumps({one.name: answer for one, answer in zip(predictor.outputs, answers)})
-
-
-def _number(predictor: Any, run: str, output: Optional[str]) -> int:
-    """Which of a predictor's outputs is meant."""
-    names = [one.name for one in predictor.outputs]
-    if names == [None] and output is None:
-        return 0
-    if names == [None]:
-        raise InvalidArgument('run "%s" has one output' % run, None, "Leave the argument output out.")
-    shown = ", ".join('"%s"' % name for name in names)
-    if output is None:
-        message = 'run "%s" has several outputs, and nothing says which one is meant' % run
-        raise InvalidArgument(message, "They are %s." % shown, "Name one: output => '%s'; or call cerebro.predict." % names[0])
-    if output not in names:
-        raise InvalidArgument('run "%s" has no output "%s"' % (run, output), "It has %s." % shown, nearest(output, names))
-    return names.index(output)
 
 
 def _refuse_other_tasks(output: Any, run: str, wanted: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
+from cerebro_udf.encoders import refuse_newer
 from cerebro_udf.errors import NotFound, NotReady
 from cerebro_udf.wire import parsed
 
@@ -86,6 +87,7 @@ def read(plpy, gd: dict, run: str, trial: Optional[int]) -> Tuple[Chosen, dict, 
 
     Raises:
         NotFound, NotReady.
+        NotSupported: a newer version has stored it.
     """
     for _ in range(READS):
         chosen = choose(plpy, gd, run, trial)
@@ -95,6 +97,7 @@ def read(plpy, gd: dict, run: str, trial: Optional[int]) -> Tuple[Chosen, dict, 
             record = dict(rows[0])
             for key in ("definition", "options", "encoders", "params"):
                 record[key] = parsed(record[key])
+            refuse_newer(record["encoders"], record["name"])
             return chosen, record, [row["data"] for row in chunks]
     raise NotReady('run "%s" is being replaced' % run, None, "Try again.")
 

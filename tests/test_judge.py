@@ -304,6 +304,21 @@ def test_explanation_counts_what_the_run_will_do_and_leaves_nothing_behind(sessi
     assert found["total"] == pytest.approx(found["train"] + found["load"])
 
 
+def test_explanation_remarks_what_fit_remarks_and_no_feature_is_what_the_label_is_made_of(session):
+    rows = [[n % 2, n // 2 % 2, 5.0 + 10 * (n % 3 == 0)] for n in range(60)]
+    table = session.local({"a": "integer", "b": "integer", "price": "real"}, rows)
+    model = session.model({"layers": [{"Dense": {"units": 2}}]})
+    told = []
+    for call in ("fit('remarked', ", "explain_fit("):
+        session.notices.clear()
+        options = json.dumps({"epochs": 1, "seed": 7, "segments": 1})
+        session.rows("select * from cerebro.%s%%s::text::regclass, %%s, 'price > 10', options => %%s)" % call, table.name, model, options)
+        told.append([notice for notice in session.notices if notice.startswith(("features: ", "feature ", "validation: "))])
+    assert told[0] == told[1] and len(told[0]) == 2 and told[0][1].startswith("validation: ")
+    assert told[0][0].startswith('features: "a", "b" (every usable column but the label and what it is made of, "price";')
+    assert session.rows("select features from cerebro.run where run = 'remarked'") == [(["a", "b"],)]
+
+
 def test_adaptive_search_is_explained_as_if_none_were_pruned(session, small, model):
     space = {"units": [2, 3], "learning_rate": {"low": 0.001, "high": 0.1, "log": True}}
     search = {"method": "tpe", "trials": 6, "space": space, "pruner": "median"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -235,6 +236,9 @@ def test_several_outputs_are_predicted_row_by_row_by_table_and_by_the_archive(se
         np.testing.assert_allclose(values, truth, **near)
 
     archive = loaded(session, run, tmp_path / "archive.keras")
+    with zipfile.ZipFile(tmp_path / "archive.keras") as members:
+        told = [output["name"] for output in json.loads(members.read("cerebro.json"))["outputs"]]
+    assert told == (["size", "tags", "kind"] if form == "list" else sorted(keys.values()))
     rows = np.array(session.rows("select a, b from %s order by row" % several.table.name))
     y = archive({name: keras.ops.convert_to_tensor(rows[:, [n]], "float64") for n, name in enumerate("ab")}, training=False)
     y = {name: y[key] for name, key in keys.items()} if form == "dict" else dict(zip(("size", "tags", "kind"), y))
@@ -294,6 +298,7 @@ def test_what_does_not_say_which_output_is_meant_is_refused(session, several):
         error = session.error(call, *values)
         assert error.sqlstate == "22023" and words in error.hint, error
     model, table = several.models["list"], several.table
+    counted = json.dumps(three(STRUCTURES["list"])).replace('"units": 3', '"units": "$classes"')
     for label, options, words in (
         ("kind", {"outputs": OUTPUTS}, "exclude each other"), (None, {"outputs": {**OUTPUTS, "sort": "kind"}}, '"sort"'),
         (None, {"outputs": {"kind": "kind", "size": "size"}}, '"tags"'), ("kind", {}, "several outputs"),
@@ -303,8 +308,9 @@ def test_what_does_not_say_which_output_is_meant_is_refused(session, several):
         (None, {"outputs": OUTPUTS, "class_weight": {"kind": {"cow": 1}}}, '"cow"'),
         (None, {"outputs": OUTPUTS, "metrics": {"size": ["AUC"]}}, "quantity"),
         (None, {"outputs": OUTPUTS, "rank_by": "val_kind_loss"}, "no rows are held out"),
+        (None, {"outputs": OUTPUTS, "model": session.model(json.loads(counted))}, "of several outputs"),
     ):
-        error = session.refused(table, model, label, ["a", "b"], **options)
+        error = session.refused(table, options.pop("model", model), label, ["a", "b"], **options)
         assert error.sqlstate == "22023" and words in error.message, error
     assert session.refused(table, model, None, ["a", "b"], outputs={**OUTPUTS, "size": "sice"}).sqlstate == "42703"
     assert session.refused(table, session.model(), None, ["a", "b"]).sqlstate == "22004"

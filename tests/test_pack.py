@@ -126,6 +126,67 @@ def test_a_label_of_several_numbers_and_rows_of_another_table_for_validation_are
     assert fresh(session, target)[0] is False
 
 
+def test_dates_in_options_are_read_once_for_packed_submitted_and_later_runs(session):
+    """What they mean is settled as the caller's session reads them, whoever goes on with it; 1 March 2024 is 1709251200."""
+    days = ["2024-%02d-%02d" % (1 + n % 4, 1 + n % 28) for n in range(60)]
+    lines = [[None if n % 9 == 0 else day, None if n % 7 == 0 else days[n % 4], day, n % 2 == 0] for n, day in enumerate(days)]
+    table = session.local({"day": "date", "kind": "date", "at": "timestamptz", "label": "boolean"}, lines)
+    model, features = session.model({"layers": [{"Dense": {"units": "$classes"}}]}), "{day,kind}"
+    target = session.schema + "." + session.name("packed")
+
+    def dated(*months: str) -> dict:
+        return {
+            "encoders": {"day": {"bucketize": {"boundaries": list(months)}}, "kind": "one_hot"},
+            "nulls": {"day": {"value": months[1]}, "kind": {"value": months[1]}}, "validation": {"time": "at", "from": months[1]},
+        }  # fmt: skip
+
+    def settled(run: str) -> tuple:
+        asked = ", ".join("options -> '%s'" % key for key in dated("", ""))
+        return session.rows("select %s from cerebro.run where run = %%s" % asked, run)[0]
+
+    given = {"epochs": 1, "batch_size": 8, "seed": 7, "order": "fixed", "segments": 1}
+    session.conn.execute("set datestyle = 'ISO, DMY'; set timezone = 'Asia/Tokyo'")
+    try:
+        first, submitted, written = session.name(), session.name(), dated("01/02/2024", "01/03/2024")
+        for call, run in (("fit", first), ("submit", submitted)):
+            session.rows(FIT.replace("fit", call), run, table.name, model, "label", features, json.dumps({**given, **written}))
+        session.rows(CALL, table.name, target, "label", features, json.dumps({"seed": 7, "segments": 1, **written}))
+        assert settled(first) == (
+            {"day": {"bucketize": {"boundaries": [1706745600, 1709251200]}}, "kind": "one_hot"},
+            {"day": {"value": 1709251200}, "kind": {"value": "2024-03-01"}}, {"time": "at", "from": "2024-03-01T00:00:00+09:00"},
+        )  # fmt: skip
+        session.conn.execute("set datestyle = 'ISO, MDY'")
+        other = dated("02/01/2024", "03/01/2024")
+        runs = [fit(session, target, model, **{**given, **options}) for options in ({}, other)]
+        runs.append(fit(session, table.name, model, "label", features, **given, **{**other, "init_from": {"run": first}}))
+        session.rows("select * from cerebro.wait(%s)", submitted)
+        for run in (submitted, *runs):
+            assert settled(run) == settled(first)
+        plain = everything(session.cluster, first)
+        assert plain[2] and all(everything(session.cluster, run) == plain for run in (submitted, *runs[:2]))
+        assert refused(session, target, model, **written).sqlstate == "22023"
+        for key in ("encoders", "nulls"):
+            assert "other %s" % key in refused(session, target, model, **{key: written[key]}).message
+            error = refused(session, table.name, model, "label", features, init_from=first, **{key: written[key]})
+            assert error.sqlstate == "22023" and "other %s" % key in error.message
+    finally:
+        session.conn.execute("reset datestyle; reset timezone")
+
+
+def test_a_single_output_that_is_named_is_packed_and_trained_by_its_label(session):
+    table, model = session.local(COLUMNS, rows(30)), session.model({"layers": [{"Dense": {"units": 1}}]})
+    target, given = session.schema + "." + session.name("packed"), {"segments": 1, "seed": 7, "order": "fixed"}
+    outputs = {"outputs": {"y": {"label": "w", "task": "regression"}}}
+    session.rows(CALL, table.name, target, None, "{b}", json.dumps({"segments": 1, "seed": 7, **outputs}))
+    plain = everything(session.cluster, fit(session, table.name, model, None, "{b}", **given, **outputs))
+    for options in (outputs, {}, {"outputs": {"z": "w"}}):
+        run = fit(session, target, model, **given, **options)
+        assert plain[2] and everything(session.cluster, run) == plain
+        assert session.rows("select label, options -> 'outputs' from cerebro.run where run = %s", run) == [("w", None)]
+    assert "another label" in refused(session, target, model, **{"outputs": {"y": "a"}}).message
+    assert "exclude each other" in refused(session, target, model, "w", **outputs).message
+
+
 def test_another_seed_and_more_runs_go_with_one_packed_table(session, source, packed, model):
     one, other = (everything(session.cluster, fit(session, packed, model, seed=seed)) for seed in (7, 8))
     assert one != other

@@ -29,6 +29,10 @@ SETTINGS = {
     "idle_session_timeout": "0", "idle_in_transaction_session_timeout": "0", "default_transaction_read_only": "off",
     "default_transaction_isolation": "read committed",
 }  # fmt: skip
+# How the caller's session reads the dates and times that its options hold.
+_READING = """
+select s.name, s.setting from pg_catalog.pg_settings s where s.name in ('DateStyle', 'IntervalStyle', 'TimeZone', 'timezone_abbreviations')
+"""
 
 
 def submit(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str], features: Optional[List[str]], options: dict) -> str:
@@ -79,7 +83,7 @@ def _detach(plpy, pulse: Pulse, engine: Engine, ledger: Ledger, run: str, comman
     link = Link(engine.address(SELF), "cerebro run " + run)
     link.open(pulse)
     try:
-        configure(link, pulse, SETTINGS)
+        configure(link, pulse, {**SETTINGS, **{row["name"]: row["setting"] for row in plpy.execute(_READING)}})
         pid = int(ask(link, pulse, "select pg_catalog.pg_backend_pid()::text")[0][0])
         link.post(command, *values)
         while not ledger.drives(pid):

@@ -10,6 +10,7 @@ from cerebro_udf import definition as definitions
 from cerebro_udf.coordinator.space import whole, wrong_option
 from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
 from cerebro_udf.keras_objects import show
+from cerebro_udf.placeholders import names_in
 
 _FORM = '{"wide": ["a", "b"], "series": {"columns": ["jan", "feb"], "stack": -1}}, by the names of the model\'s Input layers'
 
@@ -169,6 +170,30 @@ def _check_names(option: str, given: Sequence[str], known: Sequence[str]) -> Non
             raise InvalidArgument(message, "Its outputs are %s." % _listed(list(known)), nearest(name, known))
 
 
+def chosen(run: str, names: Sequence[Optional[str]], output: Optional[str], leave_out: str, name_one: str) -> int:
+    """The number of the output of a run that is named, which needs to be said where there are several.
+
+    Args:
+        run: Its name.
+        names: Of its outputs.
+        output: The name that was given.
+        leave_out, name_one: Hints; ``%s`` in the second stands for a name.
+
+    Raises:
+        InvalidArgument.
+    """
+    if names == [None]:
+        if output is not None:
+            raise InvalidArgument('run "%s" has one output' % run, None, leave_out)
+        return 0
+    if output is None:
+        message = 'run "%s" has several outputs, and nothing says which one is meant' % run
+        raise InvalidArgument(message, "They are %s." % _listed(names), name_one % names[0])
+    if output not in names:
+        raise InvalidArgument('run "%s" has no output "%s"' % (run, output), "It has %s." % _listed(names), nearest(output, names))
+    return names.index(output)
+
+
 def by_output(names: Sequence[str], read: Callable[[str, Any], Any]) -> Callable[[str, Any], Dict[str, Any]]:
     """Return what reads an option that goes by the names of several outputs.
 
@@ -239,5 +264,33 @@ def check_sparse(inputs: Optional[List[dict]], encoders: Dict[str, Any], definit
                 )
 
 
-def _listed(names: List[str]) -> str:
+def check_classes(labels: Sequence[dict], definition: dict) -> None:
+    """See that ``$classes`` of a model stands for one number: a single output has classes.
+
+    Args:
+        labels: Specifications of the labels, see ``Source.label_specs``.
+        definition: Of the model.
+
+    Raises:
+        InvalidArgument.
+    """
+    if "classes" not in names_in(definition):
+        return
+    tasks = [columns.task_of(label) for label in labels]
+    told = ['"%s"' % (label["output"] or label["name"]) for label, task in zip(labels, tasks) if task != columns.REGRESSION]
+    if not told:
+        raise InvalidArgument(
+            'placeholder "$classes" has no value',
+            ("Label %s is a quantity." if len(labels) == 1 else "Labels %s are quantities.") % _listed([label["name"] for label in labels]),
+            'Write the number of units, 1 for a single quantity; or set the option "task" if the label holds classes.',
+        )
+    if len(told) > 1:
+        raise InvalidArgument(
+            'placeholder "$classes" may stand for the classes of several outputs',
+            "Outputs %s have classes." % ", ".join(told),
+            'Write the number of units of each, or placeholders of your own: {"search": {"space": {"kinds": [3], "colours": [5]}}}.',
+        )
+
+
+def _listed(names: Sequence[Optional[str]]) -> str:
     return ", ".join('"%s"' % name for name in names)

@@ -12,7 +12,7 @@ from cerebro_udf.coordinator.load import Loader
 from cerebro_udf.coordinator.segments import LinkBroken, Segments, cells
 from cerebro_udf.coordinator.source import describe, filtered, has_weight, refuse_other_kinds
 from cerebro_udf.engines import engine_for
-from cerebro_udf.errors import BadData, InvalidArgument, nearest
+from cerebro_udf.errors import BadData, InvalidArgument
 from cerebro_udf.interrupts import Pulse
 
 _JUDGE = "select report::text, state from cerebro_internal.worker_judge($1, $2)"
@@ -52,23 +52,10 @@ def by_output(record: dict, option: str, given: Any) -> Any:
 
 
 def chosen(record: dict, output: Optional[str]) -> int:
-    """The number of the output that the option ``output`` names, which needs to be said where a run has several.
-
-    Raises:
-        InvalidArgument.
-    """
+    """The number of the output that the option ``output`` names; see ``ends.chosen``."""
     names = [label["output"] for label in record["encoders"]["labels"]]
-    if names == [None] and output is None:
-        return 0
-    if names == [None]:
-        raise InvalidArgument('run "%s" has one output' % record["name"], None, 'Leave the option "output" out.')
-    shown = ", ".join('"%s"' % name for name in names)
-    if output is None:
-        message = 'run "%s" has several outputs, and nothing says which one is meant' % record["name"]
-        raise InvalidArgument(message, "They are %s." % shown, 'Set the option "output", such as {"output": "%s"}.' % names[0])
-    if output not in names:
-        raise InvalidArgument('run "%s" has no output "%s"' % (record["name"], output), "It has %s." % shown, nearest(output, names))
-    return names.index(output)
+    name_one = 'Set the option "output", such as {"output": "%s"}.'
+    return ends.chosen(record["name"], names, output, 'Leave the option "output" out.', name_one)
 
 
 class Judge:
@@ -177,8 +164,7 @@ def judging(plpy, gd: dict, run: str, source: str, options: dict, metrics: Calla
     order = programs.stored(record)
     wanted = metrics(record)
     if wanted is not None:
-        for label in encoders["labels"]:
-            programs.check_metrics(fitted.of_output(wanted, label["output"]), encoders, label["output"])
+        programs.check_metrics(lambda output: fitted.of_output(wanted, output), encoders)
         order["program"].update(metrics=wanted, weighted_metrics=None)
     engine = engine_for(plpy)
     segments = Segments(plpy, gd, Pulse(plpy), engine, engine.shards(table, options["segments"]))

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from cerebro_udf.coordinator import fit, forecast, packed, programs, search
+from cerebro_udf.coordinator import fit, forecast, packed, search
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator.pilot import Pilot
 from cerebro_udf.coordinator.segments import Segments
@@ -44,8 +44,7 @@ def explain_fit(plpy, gd: dict, *arguments: Any) -> List[Line]:
         loader = packed.loader(segments, call.table, options, call.run, definition)
         stats = loader.load()
         encoders = loader.encoders(stats, call.start.weights)
-        for label in encoders["labels"]:
-            programs.check_metrics(options.reported(label["output"]), encoders, label["output"])
+        fit.examine(plpy, call.table, options, encoders, stats, call.unnamed)
         load_seconds = clock.lap()
         segments.start()
         start_seconds = clock.lap()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 from cerebro_udf import columns, faults, loss_forms, refusals
+from cerebro_udf import encoders as encoding
 from cerebro_udf.catalog import STOP_SECONDS, TRAINING, Ledger, refuse_read_only
 from cerebro_udf.coordinator import (
     adapting,
@@ -34,10 +35,9 @@ from cerebro_udf.coordinator.source import (
     describe,
     describe_held,
     filtered,
-    held_as,
     keys,
-    moment,
     refuse_other_kinds,
+    settled,
 )
 from cerebro_udf.coordinator.start import Start, begin
 from cerebro_udf.coordinator.study import Study
@@ -89,7 +89,7 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str
         label, features, options = packed.adopt(plpy, table, label, features, options)
     parsed = run_options.parse(options, start.definition)
     label = ends.settle(parsed, label)
-    start.adopt(parsed, label)
+    start.adopt(plpy, parsed, label)
     seeded = parsed.seed is not None
     if not seeded:
         parsed.seed = random.SystemRandom().randrange(2**31)
@@ -109,11 +109,13 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str
     parsed.augment = augment.check(parsed.augment, table.feature_specs(parsed.encoders, parsed.nulls))
     if start.earlier is not None:
         refuse_other_kinds(table, start.earlier["encoders"])
-    for output in table.label_specs(parsed.labels(label)):
+    labels = table.label_specs(parsed.labels(label))
+    ends.check_classes(labels, start.definition)
+    for output in labels:
         for loss in run_options.losses(parsed, output["output"]):
             loss_forms.check(loss, columns.task_of(output), output["type"].endswith("[]"), output["name"])
     if parsed.class_weight is not None:
-        for output in table.label_specs(parsed.labels(label)):
+        for output in labels:
             if parsed.of_output(parsed.class_weight, output["output"]) is not None:
                 weights.refuse_other_tasks(output)
     return Call(run, model, start, table, parsed, seeded, unnamed, engine, sharded(plpy, engine, table, parsed, author))
@@ -155,11 +157,7 @@ def described(plpy, source: str, features: Optional[List[str]], label: Optional[
     for spec in specs:
         columns.task_of(spec)
     validation.check(options.validation, table.types, specs, table.weight, seeded)
-    if isinstance(options.validation, dict) and isinstance(options.validation.get("from"), str):
-        options.validation["from"] = moment(plpy, table.types[table.criterion], options.validation["from"])
-    options.encoders, options.nulls = per_column.as_held(
-        options.encoders, options.nulls, table.types, lambda type_, given: held_as(plpy, type_, given)
-    )
+    options.encoders, options.nulls, options.validation = settled(plpy, table.types, options.encoders, options.nulls, options.validation)
     options.encoders = adapting.encoders(learning, options.encoders, options.inputs, table.features, table.types)
     per_column.check_encoders(options.encoders, table.types, table.features, specs)
     others = [*table.labels, *(name for name in (table.weight, table.criterion) if name is not None)]
@@ -251,6 +249,8 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: s
     if record["state"] == "done" and record["details"] is None:
         return ranked(ledger.trials(record["id"]), record["rank_direction"])
     _refuse_other_owner(plpy, record)
+    if record["encoders"] is not None:
+        encoding.refuse_newer(record["encoders"], run)
     parsed = run_options.Options.from_json(record["options"])
     parsed.time_limit = time_limit or parsed.time_limit
     table: Optional[Source] = packed.find(plpy, gd, engine, record["source"])
@@ -339,14 +339,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         rank = run_options.rank(options, any(held for _, held in rows))
         window = search.in_flight(options.search, len(rows)) if record["encoders"] is None else record["plan"]["in_flight"]
         if record["encoders"] is None:
-            if not isinstance(table, packed.Packed):
-                remark(plpy, table, options, encoders, stats, unnamed)
-            for label in encoders["labels"]:
-                untrained = refusals.untrained_classes(label)
-                if untrained is not None:
-                    plpy.notice(untrained)
-                programs.check_metrics(options.reported(label["output"]), encoders, label["output"])
-            run_options.check_named(options, [label["task"] for label in encoders["labels"]])
+            examine(plpy, table, options, encoders, stats, unnamed)
             plan = {
                 "shards": [shard.plan() for shard in segments.shards], "stats": [_figures(s) for s in stats], "in_flight": window,
                 "versions": segments.versions(),
@@ -410,11 +403,27 @@ def _refuse_all_failed(plpy, run: str, loop: Loop, stays: bool) -> None:
     )
 
 
+def examine(plpy, table: Source, options: run_options.Options, encoders: dict, stats: List[dict], unnamed: bool) -> None:
+    """Before anything is trained, say of the rows that have been read what may not be meant, and refuse what their labels do not allow.
+
+    Raises:
+        InvalidArgument: of a metric.
+    """
+    if not isinstance(table, packed.Packed):
+        remark(plpy, table, options, encoders, stats, unnamed)
+    for label in encoders["labels"]:
+        untrained = refusals.untrained_classes(label)
+        if untrained is not None:
+            plpy.notice(untrained)
+    programs.check_metrics(options.reported, encoders)
+    run_options.check_named(options, [label["task"] for label in encoders["labels"]])
+
+
 def remark(plpy, table: Source, options: run_options.Options, encoders: dict, stats: List[dict], unnamed: bool) -> None:
     """Say what may not be meant of the rows that have been read, and of the features that nobody has named."""
     unique = keys(plpy, table)
     if unnamed:
-        plpy.notice(remarks.taken(table.features))
+        plpy.notice(remarks.taken(table.features, table.answers))
         for line in remarks.telling_rows_apart(table.features, encoders, stats, unique):
             plpy.notice(line)
     groups = [name for name in unique if table.types[name] in columns.TYPES and name not in (*table.labels, table.weight)]

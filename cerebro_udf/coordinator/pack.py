@@ -50,6 +50,7 @@ def pack(plpy, gd: dict, source: str, target: str, label: Optional[str], feature
     if not seeded:
         parsed.seed = random.SystemRandom().randrange(2**31)
     table = fit.described(plpy, source, features, label, parsed, seeded)
+    given.update({key: getattr(parsed, key) for key in ("encoders", "nulls", "validation") if key in given})
     targets.refuse(found, "pack", if_exists, table)
     shards = fit.sharded(plpy, engine, table, parsed)
     layout = engine.alike(table, shards, [])
@@ -105,7 +106,7 @@ def _oid(plpy, name: str) -> int:
 
 def _header(table: Source, options: Options, given: dict, loader: Loader, encoders: dict, tables: dict, known: dict,
             segments: List[str]) -> dict:  # fmt: skip
-    named = [*table.features, *table.labels, *([table.weight] if table.weight is not None else [])]
+    named = [*table.features, *table.labels, *(name for name in (table.weight, table.criterion) if name is not None)]
     return {
         "format": packs.FORMAT, "pack": uuid.uuid4().hex,
         "source": {"name": table.name, "tables": tables, "looked": known},

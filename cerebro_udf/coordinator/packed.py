@@ -8,10 +8,11 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from cerebro_udf import encoders as encoding
 from cerebro_udf import expressions, packs
+from cerebro_udf.coordinator import ends
 from cerebro_udf.coordinator.load import Loader
 from cerebro_udf.coordinator.options import SHAPING, Options, shaping, whole
 from cerebro_udf.coordinator.segments import Segments
-from cerebro_udf.coordinator.source import Source, describe
+from cerebro_udf.coordinator.source import Source, describe, settled
 from cerebro_udf.engines.base import SELF, Engine, Shard
 from cerebro_udf.errors import (
     CerebroError,
@@ -146,7 +147,16 @@ def adopt(plpy, table: Packed, label: Optional[str], features: Optional[List[str
     """
     stored = table.header["options"]
     kept, asked = shaping(stored), shaping(given)
+    decided = {key: stored[key] for key in SHAPING if stored.get(key) is not None}
+    dated = ("encoders", "nulls", "validation")
+    asked.update(zip(dated, settled(plpy, table.types, *(asked[key] for key in dated))))
     asked = {key: value for key, value in asked.items() if given.get(key) is not None}
+    found = table.label
+    if table.label is not None and len(asked.get("outputs") or ()) == 1:  # which is known by label and task
+        decided["outputs"] = {asked["outputs"][0]["name"]: {"label": table.label, "task": decided.pop("task", None)}}
+        single, found = Options(**asked), None
+        label = ends.settle(single, label)
+        asked.update(outputs=single.outputs, task=single.task)
     kept.update(label=table.label, features=table.features)
     asked.update(label=label, features=None if features == ["*"] else features)
     kept["segments"] = sum(1 for shard in table.shards if shard.server == SELF)
@@ -175,7 +185,7 @@ def adopt(plpy, table: Packed, label: Optional[str], features: Optional[List[str
         plpy.warning(
             "table %s has changed since it was packed into %s: %s" % (table.header["source"]["name"], table.name, table.condition.why)
         )
-    return table.label, table.features, {**given, **{key: stored[key] for key in SHAPING if stored.get(key) is not None}}
+    return found, table.features, {**given, **decided}
 
 
 def changed(table: Packed) -> DataChanged:
@@ -205,7 +215,7 @@ class PackedLoader(Loader):
 
     def _made(self, stats: List[dict], kept: Optional[dict]) -> dict:
         encoders = unweighted(self._table.header["encoders"])
-        if kept is not None and not _mean_the_same(encoding.varied(kept, {}), encoders):
+        if kept is not None and _meaning(encoding.varied(kept, {})) != _meaning(encoders):
             raise InvalidArgument(
                 "table %s was packed with other encoders than those that the weights come with" % self._table.name,
                 "Weights mean something only to rows that are encoded alike.",
@@ -214,9 +224,11 @@ class PackedLoader(Loader):
         return encoding.varied(encoders, self._augment)
 
 
-def _mean_the_same(one: dict, other: dict) -> bool:
-    classes = [[label.get("classes") for label in encoders["labels"]] for encoders in (one, other)]
-    return one["features"] == other["features"] and classes[0] == classes[1]
+def _meaning(encoders: dict) -> list:
+    """All that gives a meaning to the weights of a model: how rows are fed, and what is made of its outputs."""
+    of_labels = ("output", "task", "shape", "classes", "encoder", "mean", "min", "scale")
+    labels = [[label.get(key) for key in of_labels] for label in encoders["labels"]]
+    return [encoders["features"], encoders["inputs"], labels]
 
 
 def conditions(plpy, gd: dict, engine: Engine) -> List[Tuple[str, packs.Condition]]:

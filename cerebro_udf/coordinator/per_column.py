@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from cerebro_udf import columns, sequences
 from cerebro_udf.coordinator.space import is_number, whole
@@ -250,14 +250,14 @@ def _policy(place: str, given: Any) -> Any:
     return found
 
 
-def as_held(encoders: Dict[str, Any], nulls: Any, types: Dict[str, str], held: Callable[[str, str], Any]) -> Tuple[dict, Any]:
-    """Return the options ``encoders`` and ``nulls`` with what is written in them as columns hold it: dates and times as seconds, text
-    that is one whatever its case in lower case.
+def as_held(encoders: Dict[str, Any], nulls: Any, types: Mapping[str, str], held: Callable[[str, str, bool], Any]) -> Tuple[dict, Any]:
+    """Return the options ``encoders`` and ``nulls`` with what is written in them as columns hold it: dates and times as seconds, or as
+    categories in ISO form, uuids and text that is one whatever its case in lower case.
 
     Args:
         encoders, nulls: What :func:`read_encoders` and :func:`read_nulls` returned.
         types: Of the columns.
-        held: From a column's type and a text to what a column of that type would hold.
+        held: From a column's type and a text to what a column of that type would hold, as a number or (true) as text.
 
     Raises:
         InvalidArgument: the column is none of dates or times, or the boundaries do not ascend; what ``held`` raises.
@@ -268,16 +268,17 @@ def as_held(encoders: Dict[str, Any], nulls: Any, types: Dict[str, str], held: C
         settings = encoder.get("bucketize", {}) if isinstance(encoder, dict) else {}
         given = settings.get("boundaries", ())
         if any(isinstance(moment, str) for moment in given):
-            read = [held(types[column], moment) for moment in given] if column in timed else given
+            read = [held(types[column], moment, False) for moment in given] if column in timed else given
             encoders[column] = {"bucketize": {**settings, "boundaries": _boundaries("encoders." + column, read)}}
     if isinstance(nulls, dict):
         nulls = dict(nulls)
         for column, policy in nulls.items():
             value = policy.get("value") if isinstance(policy, dict) else None
-            categories = columns.encoder_name(encoders.get(column)) in columns.CATEGORY_ENCODERS
-            counted = column in timed and value != "mean" and not categories
-            if isinstance(value, str) and (counted or types.get(column) == "citext"):
-                nulls[column] = {**policy, "value": held(types[column], value)}
+            if not isinstance(value, str) or column not in types:
+                continue
+            text = columns.kind(types[column], encoders.get(column)) == "text"
+            if columns.spelled_by_server(types[column]) if text else column in timed and value != "mean":
+                nulls[column] = {**policy, "value": held(types[column], value, text)}
     return encoders, nulls
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from cerebro_udf import definition as definitions
 from cerebro_udf import dropout, metric_forms, optimizers
@@ -12,14 +12,17 @@ from cerebro_udf.coordinator import adapting, search
 from cerebro_udf.coordinator.options import Options
 
 
-def check_metrics(metrics: Optional[List[Any]], encoders: dict, output: Optional[str] = None) -> None:
+def check_metrics(wanted: Callable[[Optional[str]], Optional[List[Any]]], encoders: dict) -> None:
     """Refuse metrics that make no sense for an output's label, before anything is built.
+
+    Args:
+        wanted: From the name of an output to the metrics that are asked for of it.
 
     Raises:
         InvalidArgument.
     """
     for part, label in zip(encoding.model_part(encoders)["outputs"], encoders["labels"]):
-        for metric in metrics if part["name"] == output and metrics else ():
+        for metric in wanted(part["name"]) or ():
             metric_forms.check(metric, part, label["name"])
 
 

@@ -92,12 +92,17 @@ def _values(feature: dict, shard_stats: Sequence[dict]) -> Optional[int]:
     return 2 if feature["type"] == "boolean" else None
 
 
-def taken(features: Sequence[str]) -> str:
-    """What to say of features that the call has not named."""
-    more = len(features) - NAMED_FEATURES
-    return "features: %s%s (every usable column but the label; list them in the argument features to take fewer)" % (
-        ", ".join(columns.quoted(name) for name in features[:NAMED_FEATURES]), " and %d more" % more if more > 0 else "",
-    )  # fmt: skip
+def taken(features: Sequence[str], answers: Sequence[str]) -> str:
+    """What to say of features that the call has not named; ``answers`` are the columns of which labels are made."""
+    but = "the label"
+    if answers:
+        but += " and what it is made of, %s" % _shown(answers)
+    return "features: %s (every usable column but %s; list them in the argument features to take others)" % (_shown(features), but)
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = len(names) - NAMED_FEATURES
+    return ", ".join(columns.quoted(name) for name in names[:NAMED_FEATURES]) + (" and %d more" % more if more > 0 else "")
 
 
 def telling_rows_apart(features: Sequence[str], encoders: dict, shard_stats: Sequence[dict], keys: Sequence[str]) -> List[str]:

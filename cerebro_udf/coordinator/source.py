@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
 
 from cerebro_udf import columns, expressions, packs
+from cerebro_udf.coordinator import per_column
 from cerebro_udf.errors import (
     CerebroError,
     ColumnNotFound,
@@ -153,6 +154,11 @@ class Source:
         mentioned = [column for columns in self.expressions.values() for column in columns]
         return {column: self.declared[column] for column in mentioned if self.declared[column] is not None}
 
+    @property
+    def answers(self) -> List[str]:
+        """Columns that labels are made of: a model that sees them has its answer."""
+        return list(dict.fromkeys(column for label in self.labels for column in self.expressions.get(label, ())))
+
     def feature_specs(self, encoders: dict, nulls: Any) -> List[dict]:
         """Column specifications of the features, as a segment's ``load`` wants them.
 
@@ -237,7 +243,7 @@ def describe(plpy, source: str, features: Optional[List[str]], labels: Sequence[
         _column(divides, table.types, table.name, what)
     if features == ["*"]:
         others = {name for name in names if columns.kind(table.types[name], encoders.get(name)) is None}
-        others |= {*labels, weight, divides, *beside}
+        others |= {*labels, *table.answers, weight, divides, *beside}
         features = [name for name in names if name in readable and name not in others]
     for position, name in enumerate(features or []):
         if name is None or not name.strip():
@@ -267,7 +273,8 @@ def describe(plpy, source: str, features: Optional[List[str]], labels: Sequence[
                 + columns.usable(name, table.types[name]),
             )
     if features == []:
-        raise InvalidArgument("there is no feature", None, "List at least one column of %s." % relation["name"])
+        detail = "The label is made of %s." % ", ".join('"%s"' % name for name in table.answers) if table.answers else None
+        raise InvalidArgument("there is no feature", detail, "List at least one column of %s." % relation["name"])
     for label in labels:
         columns.task_of({"name": label, "type": table.types[label]})
     for name in carried:
@@ -440,19 +447,31 @@ def folded_type(plpy) -> str:
     return found[0]["name"] if len(found) else "text"
 
 
-def held_as(plpy, type_: str, given: str) -> Union[float, str]:
-    """A date, time or interval, as the caller's settings read it, as the number that a column of this type would hold; of text the text.
+def settled(plpy, types: Mapping[str, str], encoders: dict, nulls: Any, validation: Any = None) -> Tuple[dict, Any, Any]:
+    """These options of a run with what they say of columns of these types as such columns hold it, whatever the caller's settings.
+
+    Raises:
+        InvalidArgument: see :func:`moment` and ``per_column.as_held``.
+    """
+    if isinstance(validation, dict) and isinstance(validation.get("from"), str) and validation["time"] in types:
+        validation = {**validation, "from": moment(plpy, types[validation["time"]], validation["from"])}
+    return (*per_column.as_held(encoders, nulls, types, lambda *value: _held_as(plpy, *value)), validation)
+
+
+def _held_as(plpy, type_: str, given: str, text: bool) -> Union[float, str]:
+    """A date, time or interval, as the caller's settings read it, as the number or the text that a column of this type would hold.
 
     Raises:
         InvalidArgument: it is none, or infinite.
     """
-    sql = columns.number_sql if columns.counts_seconds(type_) else columns.text_sql
+    sql = columns.text_sql if text else columns.number_sql
     try:
         found = plpy.execute(plpy.prepare("select %s as held" % sql("$1::pg_catalog.text", type_), ["text"]), [given])[0]["held"]
     except plpy.SPIError as error:
         if not (error.sqlstate or "").startswith("22"):
             raise
-        raise InvalidArgument(str(error), None, "Write it as PostgreSQL writes values of type %s, or give its seconds." % type_) from None
+        hint = "Write it as PostgreSQL writes values of type %s%s." % (type_, "" if text else ", or give its seconds")
+        raise InvalidArgument(str(error), None, hint) from None
     if isinstance(found, float) and not math.isfinite(found):
         raise InvalidArgument('"%s" has no seconds' % given, "It is infinite.", "Name one that is not.")
     return found

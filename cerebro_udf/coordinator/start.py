@@ -11,6 +11,7 @@ from cerebro_udf import encoders as encoding
 from cerebro_udf import placeholders, stored
 from cerebro_udf.coordinator import search
 from cerebro_udf.coordinator.options import Options, parse_init_from
+from cerebro_udf.coordinator.source import settled
 from cerebro_udf.errors import InvalidArgument, NotFound, other
 from cerebro_udf.segment import state
 from cerebro_udf.wire import parsed, parts
@@ -53,7 +54,7 @@ class Start:
             )
         return given
 
-    def adopt(self, options: Options, label: Optional[str]) -> None:
+    def adopt(self, plpy, options: Options, label: Optional[str]) -> None:
         """Let an earlier run decide about the options that say how rows are encoded, and name it in ``init_from``.
 
         Raises:
@@ -63,13 +64,15 @@ class Start:
             return
         options.init_from = {"run": self.earlier["name"], "trial": self.trial}
         encoders, inputs = self.earlier["options"]["encoders"], self.earlier["options"]["inputs"]
+        types = {feature["name"]: feature["type"] for feature in self.earlier["encoders"]["features"]}
+        asked, nulls, _ = settled(plpy, types, options.encoders, options.nulls)
         earlier = [{"name": one["output"], "label": one["name"], "task": one["task"]} for one in self.earlier["encoders"]["labels"]]
         task, outputs = (earlier[0]["task"], None) if len(earlier) == 1 else (None, earlier)
         if options.outputs is not None and outputs is not None:
             tasks = {one["name"]: one["task"] for one in outputs}
             options.outputs = [{**one, "task": one["task"] or tasks.get(one["name"])} for one in options.outputs]
         for key, given, kept in (
-            ("encoders", {**encoders, **options.encoders}, encoders),
+            ("encoders", {**encoders, **asked}, encoders),
             ("inputs", options.inputs or inputs, inputs),
             ("task", options.task or task, task),
             ("outputs", options.outputs or outputs, outputs),
@@ -83,8 +86,8 @@ class Start:
                 )
         options.encoders, options.inputs, options.task, options.outputs = encoders, inputs, task, outputs
         kept = self.earlier["options"].get("nulls", "error")
-        if isinstance(kept, dict) or isinstance(options.nulls, dict):
-            if options.nulls not in ("error", kept):
+        if isinstance(kept, dict) or isinstance(nulls, dict):
+            if nulls not in ("error", kept):
                 raise InvalidArgument(
                     'run "%s" was trained with other nulls' % self.earlier["name"],
                     "They were %s; rows are encoded as they were for that run." % json.dumps(kept),

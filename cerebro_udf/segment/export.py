@@ -63,8 +63,13 @@ def archive(encoders: dict, program: dict, blob: bytes, about: Dict[str, Any], p
     outputs = said[0] if len(said) == 1 else network.arranged(model, program, said)
     whole = keras.Model(inputs, outputs, name=re.sub(r"[^A-Za-z0-9_.-]", "_", "cerebro_%s" % about["run"]))
     labels = [{"name": label["output"], "label": label["name"], "classes": label.get("classes")} for label in encoders["labels"]]
+    if len(labels) == 1:
+        told = {key: labels[0][key] for key in ("label", "classes")}
+    else:  # in the order in which the archive gives them
+        ordered = network.arranged(model, program, labels)
+        told = {"outputs": list(ordered.values()) if isinstance(ordered, dict) else ordered}
     about = {
-        **about, "model": body, **({key: labels[0][key] for key in ("label", "classes")} if len(labels) == 1 else {"outputs": labels}),
+        **about, "model": body, **told,
         "features": [
             {"name": f["name"], "input": names[f["name"]], "type": f["type"], "null": _null(f)} for f in encoders["features"]
         ],

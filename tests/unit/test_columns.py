@@ -110,14 +110,17 @@ def test_the_task_of_a_label_must_fit_its_type():
 
 
 def test_dates_among_boundaries_and_for_nulls_become_seconds_where_the_column_counts_them():
+    def held(type_, given, text):
+        return "%s as a %s" % (given, type_) if text else float(len(given))
+
     types = {"day": "date", "at": "time without time zone", "n": "integer", "kind": "date"}
     day = {"bucketize": {"boundaries": ["a", "bb"], "as": "embedding"}}
     encoders = per_column.read_encoders("encoders", {"day": day, "kind": "one_hot"})
     nulls = per_column.read_nulls("nulls", {"day": {"value": "ccc"}, "at": {"value": "mean"}, "kind": {"value": "2026-01-01"}, "*": "skip"})
-    found = per_column.as_held(encoders, nulls, types, lambda type_, given: float(len(given)))
+    found = per_column.as_held(encoders, nulls, types, held)
     assert found[0] == {"day": {"bucketize": {"boundaries": [1.0, 2.0], "as": "embedding"}}, "kind": "one_hot"}
-    assert found[1] == {**nulls, "day": {"value": 3.0}}
+    assert found[1] == {**nulls, "day": {"value": 3.0}, "kind": {"value": "2026-01-01 as a date"}}
     for column, boundaries in (("n", ["2026-01-01"]), ("day", ["bb", "a"])):
         wrong = per_column.read_encoders("encoders", {column: {"bucketize": {"boundaries": boundaries}}})
         with pytest.raises(errors.InvalidArgument, match='"encoders.%s.boundaries" has a wrong value' % column):
-            per_column.as_held(wrong, "error", types, lambda type_, given: float(len(given)))
+            per_column.as_held(wrong, "error", types, held)

@@ -80,8 +80,9 @@ def test_features_that_tell_rows_apart_are_named():
 
 
 def test_features_that_were_taken_are_named_up_to_a_dozen():
-    assert remarks.taken(["age", "city"]).startswith('features: "age", "city" (')
-    assert ' and 3 more (' in remarks.taken(["f%d" % n for n in range(15)])
+    assert remarks.taken(["age", "city"], []).startswith('features: "age", "city" (every usable column but the label;')
+    assert ' and 3 more (' in remarks.taken(["f%d" % n for n in range(15)], [])
+    assert '(every usable column but the label and what it is made of, "price";' in remarks.taken(["age"], ["price"])
 
 
 def test_options_are_told_in_the_number_that_their_name_has():
