@@ -14,7 +14,7 @@ from typing import Any, Iterator, List
 from cerebro_udf import keras_names as names
 from cerebro_udf.errors import nearest
 from cerebro_udf.keras_objects import CONSTRAINT, INITIALIZER, LAYER, REGULARIZER, Kind, Reader, is_known
-from cerebro_udf.placeholders import is_placeholder
+from cerebro_udf.placeholders import is_placeholder, names_in
 
 # Far more than any real model nests; Python's own recursion limit is 1,000 frames.
 MAX_DEPTH = 100
@@ -306,6 +306,10 @@ class Architecture(Reader):
         if kind is LAYER and name != "InputLayer":
             self.scope(_WITHIN, result.get("name"), "%s.name" % path)
         return result
+
+    def formed(self, kind: Kind, name: str, key: str, value: Any) -> Any:
+        undecided = next(iter(names_in(value)), None) is not None  # its form is seen when it is bound
+        return value if undecided else super().formed(kind, name, key, value)
 
     def argument(self, kind: Kind, key: str, value: Any, path: str) -> Any:
         if kind is LAYER and value is not None and not is_placeholder(value):

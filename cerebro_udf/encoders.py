@@ -400,6 +400,16 @@ def codes_of(feature: dict) -> int:
     return len(feature["boundaries"]) + 1 + indicator(feature)
 
 
+def largest_code(feature: dict) -> int:
+    """The largest code that a model is fed with of a feature; -1 of one that is fed as numbers."""
+    if feature["encoder"] == "index":
+        return codes_of(feature) - 1
+    if feature["kind"] != "tokens":
+        return -1
+    known = len(feature["vocabulary"]) if "vocabulary" in feature else feature["tokens"]["size"] - sequences.RESERVED
+    return known + sequences.RESERVED - 1
+
+
 def indicator(feature: dict) -> bool:
     """Whether the model is told that a value was NULL: by a number beside it, or by a category of its own."""
     return "indicator" in feature.get("nulls", ())

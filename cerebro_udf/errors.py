@@ -267,6 +267,11 @@ def counted(count: int, noun: str) -> str:
     return "%d %s%s" % (count, noun, "" if count == 1 else "s")
 
 
+def with_article(noun: str) -> str:
+    """``a layer``, ``an optimizer``."""
+    return ("an " if noun[0] in "aeiou" else "a ") + noun
+
+
 def other(option: str) -> str:
     """``another loss``, ``other features``."""
     return ("other " if option.endswith("s") and option != "loss" else "another ") + option

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, Iterable, List, Optional
 
-from cerebro_udf import keras_bounds, optimizers
+from cerebro_udf import keras_arguments, keras_bounds, optimizers
 from cerebro_udf import keras_names as names
-from cerebro_udf.errors import InvalidArgument, nearest
+from cerebro_udf.errors import InvalidArgument, nearest, with_article
+from cerebro_udf.forms import Wrong
 from cerebro_udf.placeholders import is_placeholder
 
 _OBJECT_KEYS = frozenset(
@@ -120,7 +121,7 @@ class Reader:
             path = "%s.%s" % (path, name)
         else:
             raise self.error(
-                "not a %s" % kind.noun, path, value, 'Give a name, or {"Name": {"argument": value, ...}}.'
+                "not %s" % with_article(kind.noun), path, value, 'Give a name, or {"Name": {"argument": value, ...}}.'
             )
         found = self.find(kind, name, path)
         if not isinstance(config, dict):
@@ -151,7 +152,7 @@ class Reader:
                 raise self.error('%s has no argument "%s"' % (name, key), path, None, nearest(key, known))
             self.bounded(kind.noun, name, key, value, "%s.%s" % (path, key))
             result[key] = self.argument(kind, key, value, "%s.%s" % (path, key))
-        return self.refined(kind, name, result, path) if kind in (OPTIMIZER, SCHEDULE) else result
+        return self.refined(kind, name, result, path)
 
     def bounded(self, kind: str, name: str, key: str, value: Any, path: str) -> None:
         excess = keras_bounds.excess(kind, name, key, value)
@@ -178,12 +179,24 @@ class Reader:
         return value
 
     def refined(self, kind: Kind, name: str, config: dict, path: str) -> dict:
-        """Check the arguments of an optimizer or a schedule against each other, and their ranges."""
+        """Check the values of a class's arguments, each by itself and against the others."""
         try:
-            return optimizers.optimizer(config) if kind is OPTIMIZER else optimizers.schedule(name, config)
-        except optimizers.Wrong as wrong:
-            place, value = (path, None) if wrong.key is None else ("%s.%s" % (path, wrong.key), config[wrong.key])
-            raise self.error(str(wrong), place, value, wrong.hint) from None
+            if kind is OPTIMIZER:
+                return optimizers.optimizer(config)
+            if kind is SCHEDULE:
+                return optimizers.schedule(name, config)
+            keras_arguments.refuse_missing(name, config)
+            return {key: self.formed(kind, name, key, value) for key, value in config.items()}
+        except Wrong as wrong:
+            if wrong.key is None:
+                raise self.error(str(wrong), path, None, wrong.hint) from None
+            message, place = "%s of %s %s" % (wrong.key, name, wrong), "%s.%s" % (path, wrong.key)
+            raise self.error(message, place, config[wrong.key], wrong.hint) from None
+
+    def formed(self, kind: Kind, name: str, key: str, value: Any) -> Any:
+        """An argument in the form that Keras wants."""
+        form = keras_arguments.form(kind.noun, name, key)
+        return value if form is None else form.read(key, value)
 
     # ---- values and serialized objects
 

@@ -108,6 +108,7 @@ def check(metric: Any, part: dict, label: Optional[str] = None) -> None:
             'metric "%s" judges classes, %s is a quantity' % (shown, of_label), None,
             'Take "mae", "mse" or "R2Score"; or set options.task to "classification" if it holds classes.',
         )  # fmt: skip
+    _refuse_places(shown, config, of_label, classes)
     if part["task"] == "multi_label":
         if name in (_CLASSES | _ONE_HOT | _IDS) - _MANY:
             raise InvalidArgument(
@@ -128,6 +129,32 @@ def check(metric: Any, part: dict, label: Optional[str] = None) -> None:
             'metric "%s" is for %d classes, %s has %d' % (shown, config["num_classes"], of_label, classes), None,
             'Set its num_classes to %d.' % classes,
         )  # fmt: skip
+
+
+def _refuse_places(shown: str, config: dict, of_label: str, classes: Optional[int]) -> None:
+    """Refuse arguments of a metric that name classes, or numbers of them, which a label does not have."""
+    for key in ("class_id", "target_class_ids") if classes is not None else ():
+        named = config.get(key)
+        worst = max(named) if isinstance(named, list) else named
+        if worst is not None and worst >= classes:
+            raise InvalidArgument(
+                '%s of metric "%s" is %d, %s has %d classes' % (key, shown, worst, of_label, classes), "Classes are counted from 0.",
+                "Take one from 0 to %d." % (classes - 1),
+            )  # fmt: skip
+    if classes is not None and (config.get("top_k") or 0) > classes:
+        raise InvalidArgument(
+            'top_k of metric "%s" is %d, %s has %d classes' % (shown, config["top_k"], of_label, classes), None, "Take a smaller one."
+        )
+    weights = len(config.get("label_weights") or ())
+    if config.get("num_labels") is not None and (config["num_labels"] != classes or not config.get("multi_label")):
+        raise InvalidArgument(
+            'num_labels of metric "%s" is %d, %s has %s classes' % (shown, config["num_labels"], of_label, classes), None,
+            "Leave it out: what a label has is known.",
+        )  # fmt: skip
+    if weights and weights != classes and (config.get("multi_label") or (classes or 0) > 2):
+        raise InvalidArgument(
+            'label_weights of metric "%s" are %d, %s has %s classes' % (shown, weights, of_label, classes), None, "Give one for each class."
+        )
 
 
 def several(metric: dict) -> bool:

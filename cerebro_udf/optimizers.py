@@ -5,26 +5,13 @@ Keras checks some of it when the object is made, on a segment; here all of it is
 
 from __future__ import annotations
 
-import math
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List
+
+from cerebro_udf.forms import MAX_WHOLE, Flag, Float, Number, Text, Wrong
 
 MAX_LEARNING_RATE = 1e30  # float32 ends at 3e38
-MAX_STEPS = 2**31 - 1
 
 CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
-
-
-class Wrong(ValueError):
-    """An argument that cannot be.
-
-    Attributes:
-        key: The argument, None for the arguments together.
-        hint: What repairs it, or None.
-    """
-
-    def __init__(self, message: str, key: Optional[str] = None, hint: Optional[str] = None):
-        super().__init__(message)
-        self.key, self.hint = key, hint
 
 
 def but_for_rate(optimizer: dict) -> dict:
@@ -38,42 +25,11 @@ def but_for_rate(optimizer: dict) -> dict:
     return {**optimizer, "config": config}
 
 
-class _Number(NamedTuple):
-    """A number from ``low`` to ``high``; ``above`` leaves ``low`` out, ``below`` leaves ``high`` out."""
-
-    low: float = -math.inf
-    high: float = math.inf
-    above: bool = False
-    below: bool = False
-    whole: bool = False
-
-    def read(self, key: str, value: Any) -> Any:
-        """Return the number as Keras wants it: float, which some optimizers insist on, or int."""
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not self._holds(value) or (self.whole and value != int(value)):
-            raise Wrong("must be %s" % self._form(), key)
-        return int(value) if self.whole else float(value)
-
-    def _holds(self, value: Any) -> bool:
-        inside = (value > self.low if self.above else value >= self.low) and (
-            value < self.high if self.below else value <= self.high
-        )
-        return inside and -1e300 < value < 1e300
-
-    def _form(self) -> str:
-        form = "a whole number" if self.whole else "a number"
-        if self.low > -math.inf:
-            form += (" above %g" if self.above else ", %g or more" if self.high == math.inf else " from %g") % self.low
-        if self.high < math.inf:
-            form += (" to less than %g" if self.below else " to %g") % self.high
-        return form
-
-
-_POSITIVE = _Number(0, above=True)
-_NOT_NEGATIVE = _Number(0)
-_FRACTION = _Number(0, 1)
-_DECAY = _Number(0, 1, below=True)  # of a moving average that would never move at 1
-_RATE = _Number(0, MAX_LEARNING_RATE)
+_POSITIVE = Float(0, above=True)
+_NOT_NEGATIVE = Float(0)
+_FRACTION = Float(0, 1)
+_DECAY = Float(0, 1, below=True)  # of a moving average that would never move at 1
+_RATE = Float(0, MAX_LEARNING_RATE)
 
 # Arguments that are numbers, and all others that are not listed are so too, of any size.
 _OPTIMIZER_NUMBERS = {
@@ -85,19 +41,19 @@ _OPTIMIZER_NUMBERS = {
     "momentum": _FRACTION,
     **dict.fromkeys(["beta_1", "beta_2", "adam_beta_1", "adam_beta_2", "rho"], _DECAY),
     "epsilon": _NOT_NEGATIVE,
-    "ema_overwrite_frequency": _Number(1, MAX_STEPS, whole=True),
-    "gradient_accumulation_steps": _Number(2, MAX_STEPS, whole=True),
-    "warmup_steps": _Number(0, MAX_STEPS, whole=True),
-    "ns_steps": _Number(1, 100, whole=True),
+    "ema_overwrite_frequency": Number(1, MAX_WHOLE, whole=True),
+    "gradient_accumulation_steps": Number(2, MAX_WHOLE, whole=True),
+    "warmup_steps": Number(0, MAX_WHOLE, whole=True),
+    "ns_steps": Number(1, 100, whole=True),
 }
 _BOOLEANS = frozenset("amsgrad nesterov centered use_ema relative_step exclude_embeddings staircase cycle".split())
 
 _SCHEDULE_NUMBERS = {
     **dict.fromkeys(["initial_learning_rate", "end_learning_rate", "warmup_target"], _RATE),
-    **dict.fromkeys(["decay_steps", "first_decay_steps"], _Number(0, MAX_STEPS, above=True)),
+    **dict.fromkeys(["decay_steps", "first_decay_steps"], Float(0, MAX_WHOLE, above=True)),
     **dict.fromkeys(["decay_rate", "alpha"], _NOT_NEGATIVE),
     **dict.fromkeys(["t_mul", "m_mul"], _POSITIVE),
-    "warmup_steps": _Number(0, MAX_STEPS, whole=True),
+    "warmup_steps": Number(0, MAX_WHOLE, whole=True),
 }
 _REQUIRED = {
     "CosineDecay": ("initial_learning_rate", "decay_steps"),
@@ -153,31 +109,27 @@ def schedule(name: str, config: Dict[str, Any]) -> Dict[str, Any]:
         if key not in result:
             raise Wrong("%s needs %s" % (name, key), None, 'Add "%s".' % key)
     if "values" in result and len(result["values"]) != len(result["boundaries"]) + 1:
-        raise Wrong("there must be one value more than boundaries", "values", "The first boundary parts the first two values.")
+        raise Wrong("must be one more than boundaries", "values", "The first boundary parts the first two values.")
     return result
 
 
 def _learning_rate(key: str, value: Any) -> float:
     try:
-        return _Number(0, MAX_LEARNING_RATE, above=True, below=True).read(key, value)
+        return Float(0, MAX_LEARNING_RATE, above=True, below=True).read(key, value)
     except Wrong:
         raise Wrong(
-            "the learning rate must be a number above 0",
+            "must be a number above 0",
             key,
             'Or a schedule: {"CosineDecay": {"initial_learning_rate": 0.01, "decay_steps": 1000}}.',
         ) from None
 
 
-def _plain(key: str, value: Any, numbers: Dict[str, _Number]) -> Any:
+def _plain(key: str, value: Any, numbers: Dict[str, Number]) -> Any:
     if key in _BOOLEANS:
-        if not isinstance(value, bool):
-            raise Wrong("must be true or false", key)
-        return value
+        return Flag().read(key, value)
     if key == "name":
-        if not isinstance(value, str):
-            raise Wrong("must be text", key)
-        return value
-    return numbers.get(key, _Number()).read(key, value)
+        return Text().read(key, value)
+    return numbers.get(key, Float()).read(key, value)
 
 
 def _numbers(key: str, value: Any) -> List[Any]:
@@ -185,7 +137,7 @@ def _numbers(key: str, value: Any) -> List[Any]:
         raise Wrong("must be a list of numbers", key)
     if key == "values":
         return [_RATE.read(key, item) for item in value]
-    steps = [_Number(0, MAX_STEPS, whole=True).read(key, item) for item in value]
+    steps = [Number(0, MAX_WHOLE, whole=True).read(key, item) for item in value]
     if steps != sorted(set(steps)):
         raise Wrong("must be whole numbers of steps, each larger than the one before", key)
     return steps

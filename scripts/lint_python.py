@@ -23,7 +23,9 @@ PURE = (
     "compilation.py",
     "definition.py",
     "encoders.py",
+    "forms.py",
     "keras2.py",
+    "keras_arguments.py",
     "keras_bounds.py",
     "keras_names.py",
     "keras_objects.py",
@@ -61,7 +63,7 @@ PURE_IMPORTS = frozenset(
     "__future__ collections copy dataclasses decimal functools hashlib heapq itertools json math numpy operator"
     " optuna random re typing unicodedata cerebro_udf.architecture cerebro_udf.columns cerebro_udf.compilation"
     " cerebro_udf.definition cerebro_udf.encoders cerebro_udf.errors cerebro_udf.keras2 cerebro_udf.keras_names"
-    " cerebro_udf.keras_bounds cerebro_udf.keras_objects"
+    " cerebro_udf.keras_bounds cerebro_udf.keras_objects cerebro_udf.keras_arguments cerebro_udf.forms"
     " cerebro_udf.loss_forms"
     " cerebro_udf.metric_forms cerebro_udf.optimizers cerebro_udf.placeholders cerebro_udf.precision cerebro_udf.refusals"
     " cerebro_udf.sequences cerebro_udf.siphash cerebro_udf.sparse cerebro_udf.coordinator.augment"

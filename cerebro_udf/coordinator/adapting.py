@@ -80,6 +80,12 @@ def _flat(layers: Iterable[Any]) -> Iterator[Any]:
         yield from layer["layers"] if isinstance(layer, dict) and "repeat" in layer else [layer]
 
 
+def on_inputs(model: dict) -> Iterator[Tuple[Optional[str], Any]]:
+    """Give each layer of a model in full form that takes an input, and nothing else, with the name of that; None of an only one."""
+    begins = definitions.inputs(model)
+    return _on_inputs(model, begins if len(begins) > 1 else [None])
+
+
 def _on_inputs(model: dict, outer: Sequence[Optional[str]]) -> Iterator[Tuple[Optional[str], Any]]:
     """Give each layer that takes an input, and nothing else, with the name of that; models within are entered.
 
@@ -109,9 +115,7 @@ def _learning(model: dict) -> List[Tuple[Optional[str], dict]]:
     Raises:
         NotSupported: one takes something else than an input.
     """
-    begins = definitions.inputs(model)
-    taken = _on_inputs(model, begins if len(begins) > 1 else [None])
-    found = [(name, layer) for name, layer in taken if _learns(layer) or class_of(layer) in _LOOKUPS]
+    found = [(name, layer) for name, layer in on_inputs(model) if _learns(layer) or class_of(layer) in _LOOKUPS]
     known = {id(layer) for _, layer in found}
     for layer in objects(model):
         if _learns(layer) and id(layer) not in known:

@@ -76,8 +76,14 @@ def names(options: Any, tasks: Optional[Sequence[str]]) -> Iterator[Tuple[str, A
             yield prefix + name, checked
 
 
-def reported(options: Any, key: str, metric: str, given: Optional[str], tasks: Optional[Sequence[str]]) -> str:
-    """Check that a run will report the metric that one of its options names, and return its direction.
+def _depends(options: Any, output: dict) -> bool:
+    """Whether the task of an output, which is not given, decides what is reported of it."""
+    return output["task"] is None and options.of_output(options.metrics, output["name"]) is None
+
+
+def reported(options: Any, key: str, metric: str, given: Optional[str], tasks: Optional[Sequence[str]]) -> Optional[str]:
+    """Check that a run will report the metric that one of its options names, and return its direction; as given where that is seen
+    only once the tasks are known.
 
     Args:
         options: The run's, see ``options.Options``.
@@ -99,10 +105,13 @@ def reported(options: Any, key: str, metric: str, given: Optional[str], tasks: O
         )
     known = dict(names(options, tasks))
     if name not in known:
+        if tasks is None and any(_depends(options, output) for output in options.labels(None)):
+            return given
+        of_rows = sorted(known) if options.validation == 0 else [*sorted(known), *("val_" + name for name in sorted(known))]
         raise InvalidArgument(
             'option "%s" names "%s", which this run does not report' % (key, metric),
-            "It reports %s." % ", ".join(sorted(known)),
-            "%s Add others to options.metrics." % nearest(metric, ["val_" * held_out + name for name in known]),
+            "It reports %s." % ", ".join(of_rows),
+            "%s Add others to options.metrics." % nearest(metric, of_rows),
         )
     checked = known[name]
     if isinstance(checked, dict) and metric_forms.several(checked):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from cerebro_udf import columns, refusals, stored
@@ -164,6 +165,7 @@ def judging(plpy, gd: dict, run: str, source: str, options: dict, metrics: Calla
     order = programs.stored(record)
     wanted = metrics(record)
     if wanted is not None:
+        run_options.refuse_ambiguous(dataclasses.replace(fitted, metrics=wanted, weighted_metrics=None))
         programs.check_metrics(lambda output: fitted.of_output(wanted, output), encoders)
         order["program"].update(metrics=wanted, weighted_metrics=None)
     engine = engine_for(plpy)

@@ -110,7 +110,9 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str
     if start.earlier is not None:
         refuse_other_kinds(table, start.earlier["encoders"])
     labels = table.label_specs(parsed.labels(label))
-    ends.check_classes(labels, start.definition)
+    tasks = [columns.task_of(output) for output in labels]
+    run_options.check_named(parsed, tasks)
+    ends.check_classes(start.definition, {output["name"]: task for output, task in zip(labels, tasks)})
     for output in labels:
         for loss in run_options.losses(parsed, output["output"]):
             loss_forms.check(loss, columns.task_of(output), output["type"].endswith("[]"), output["name"])
@@ -416,7 +418,6 @@ def examine(plpy, table: Source, options: run_options.Options, encoders: dict, s
         if untrained is not None:
             plpy.notice(untrained)
     programs.check_metrics(options.reported, encoders)
-    run_options.check_named(options, [label["task"] for label in encoders["labels"]])
 
 
 def remark(plpy, table: Source, options: run_options.Options, encoders: dict, stats: List[dict], unnamed: bool) -> None:

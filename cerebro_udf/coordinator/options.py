@@ -155,7 +155,8 @@ def parse(options: Optional[dict], definition: dict) -> Options:
     for metrics in (parsed.metrics, parsed.weighted_metrics):
         for of_one in (metrics or {}).values() if parsed.several else [metrics]:
             _refuse_equal_names(of_one or [])
-    _refuse_ambiguous(parsed)
+    refuse_ambiguous(parsed)
+    _refuse_no_loss(parsed)
     check_named(parsed, None)
     searching.check(parsed.search, definition, parsed)
     _refuse_plateau_of_schedule(parsed)
@@ -548,13 +549,30 @@ def _refuse_equal_names(metrics: List[Any]) -> None:
         seen.add(name)
 
 
-def _refuse_ambiguous(options: Options) -> None:
-    """Refuse outputs and metrics whose names together are those of others."""
+def refuse_ambiguous(options: Options) -> None:
+    """Refuse outputs and metrics whose names together are those of others, or of what held-out rows give.
+
+    Raises:
+        InvalidArgument.
+    """
     names = [name for name, _ in directions.names(options, None)]
     for name in names:
+        if name.startswith("val_"):
+            hint = 'Name it otherwise: {"AUC": {"name": "area"}}.'
+            detail = '"%s" is what held-out rows give of "%s".' % (name, name[len("val_") :])
+            raise InvalidArgument('a metric of the run is named "%s"' % name, detail, hint)
         if names.count(name) > 1:
             hint = 'Name a metric otherwise: {"AUC": {"name": "area"}}.'
             raise InvalidArgument('two metrics of the run are named "%s"' % name, "Names are those of output and metric.", hint)
+
+
+def _refuse_no_loss(options: Options) -> None:
+    """Refuse weights under which no output's loss counts."""
+    weights = options.loss_weights or {}
+    if weights and not any(weights.get(output["name"], 1.0) for output in options.outputs or ()):
+        raise InvalidArgument(
+            'option "loss_weights" leaves nothing to train on', "Every output's loss counts 0 times.", "Give one of them a weight above 0."
+        )
 
 
 def _refuse_plateau_of_schedule(options: Options) -> None:

@@ -10,6 +10,10 @@ from cerebro_udf import dropout, metric_forms, optimizers
 from cerebro_udf import encoders as encoding
 from cerebro_udf.coordinator import adapting, search
 from cerebro_udf.coordinator.options import Options
+from cerebro_udf.errors import InvalidArgument
+
+# The argument that says how many codes a layer takes.
+_PLACES = {"Embedding": "input_dim", "ReversibleEmbedding": "input_dim", "CategoryEncoding": "num_tokens"}
 
 
 def check_metrics(wanted: Callable[[Optional[str]], Optional[List[Any]]], encoders: dict) -> None:
@@ -26,6 +30,29 @@ def check_metrics(wanted: Callable[[Optional[str]], Optional[List[Any]]], encode
             metric_forms.check(metric, part, label["name"])
 
 
+def check_codes(model: dict, run: dict) -> None:
+    """Refuse layers that have fewer places than the column that they take has codes.
+
+    Args:
+        model: Of ``definition.bind``.
+        run: The run's encoders.
+
+    Raises:
+        InvalidArgument.
+    """
+    for name, layer in adapting.on_inputs(model):
+        argument = _PLACES.get(layer["class_name"])
+        given = next(given for given in run["inputs"] if name is None or given["name"] == name)
+        for feature in run["features"] if argument else ():
+            codes = encoding.largest_code(feature) + 1 if feature["name"] in given["features"] else 0
+            if layer["config"][argument] < codes:
+                raise InvalidArgument(
+                    'layer %s has too few places for the values of column "%s"' % (layer["class_name"], feature["name"]),
+                    "Its %s is %d, the column has %d codes, from 0." % (argument, layer["config"][argument], codes),
+                    "Set %s to %d or more." % (argument, codes),
+                )
+
+
 def order(options: Options, params: Dict[str, Any], definition: dict, encoders: dict) -> dict:
     """Return what every order of a trial says: ``program`` (see ``segment.program.Program``), ``batch_size``, ``learning_rate``
     and ``dropout`` (rates, see ``dropout.split``).
@@ -38,6 +65,7 @@ def order(options: Options, params: Dict[str, Any], definition: dict, encoders: 
     """
     settings = search.resolve(options, params)
     model = definitions.bind(definition, {**settings["model_values"], **encoding.from_data(encoders)})
+    check_codes(model, encoders)
     program = {
         "definition": adapting.bound(model, encoders),
         "optimizer": settings["optimizer"],

@@ -35,8 +35,13 @@ MOST_UNROLLED = 100  # steps of a sequence, each in the graph: 0.1 s and more of
 # Layers that hand values on unchanged: the activation that matters lies before them.
 _PASSING = (keras.layers.Flatten, keras.layers.Reshape, keras.layers.Dropout, keras.layers.Identity)
 _NOISE = re.compile(
-    r"Exception encountered|Graph execution error|Detected at node|File \"|Arguments received|•"
+    r"Exception encountered when|Graph execution error|Detected at node|File \"|Arguments received|•"
     r"|\[\[\{\{node|.* defined at \(most recent call last\)|\s*$"
+)
+# Before what was wrong within an object of which Keras says that it cannot be made; and where Keras says which layer refused.
+_WITHIN = "Exception encountered:"
+_PLACE = re.compile(
+    r"<class '[\w.]*\.(\w+)'> could not be deserialized|Error when deserializing class '(\w+)'|Exception encountered when calling (\w+)\.\w+\(\)"
 )
 
 
@@ -55,13 +60,18 @@ def one_trial_fails() -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """Return the line of an error of Keras or TensorFlow that says what is wrong."""
+    """Return the line of an error of Keras or TensorFlow that says what is wrong, and the layer where one does."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", getattr(error, "message", None) or str(error))
+    places = [next(filter(None, found)) for found in _PLACE.findall(text)]
+    for _ in range(text.count(_WITHIN)):
+        error = error.__context__ or error
+    text = text.rsplit(_WITHIN, 1)[-1].strip(" '\n")
     lines = [line.strip() for line in text.splitlines() if not _NOISE.match(line.strip())]
     if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
         lines.insert(0, "out of memory")
     line = " ".join(lines[:1] if not lines or len(lines[0]) > 40 else lines[:2])
-    return ("%s: %s" % (type(error).__name__, line) if line else type(error).__name__)[:REASON_CHARACTERS]
+    name = "%s in %s" % (type(error).__name__, places[-1]) if places else type(error).__name__
+    return ("%s: %s" % (name, line) if line else name)[:REASON_CHARACTERS]
 
 
 @contextlib.contextmanager
@@ -578,7 +588,7 @@ def _optimizer(config: dict) -> keras.optimizers.Optimizer:
     if isinstance(rate, dict) and rate.get("module") is None:  # Keras finds a schedule by its module only
         rate = {**rate, "module": "keras.optimizers.schedules", "registered_name": None}
         config = {**config, "config": {**config["config"], "learning_rate": rate}}
-    return keras.optimizers.get(config)
+    return keras.saving.deserialize_keras_object(config)
 
 
 def learning_rate(spec: dict) -> Optional[float]:

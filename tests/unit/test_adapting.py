@@ -274,8 +274,8 @@ def test_what_a_search_may_put_in_the_place_of_a_layer_is_looked_for_too():
 
 
 @pytest.mark.parametrize("layer, told", [
-    ({"Normalization": {"axis": 2}}, "axis"), ({"Normalization": {"axis": 0}}, "axis"), ({"Normalization": {"axis": "x"}}, "axis"),
-    ({"Discretization": {"num_bins": 0}}, "num_bins"), ({"Discretization": {"num_bins": 2, "epsilon": 0}}, "epsilon"),
+    ({"Normalization": {"axis": 2}}, "axis"), ({"Normalization": {"axis": 0}}, "axis"),
+    ({"Discretization": {"num_bins": 20000}}, "num_bins"), ({"Discretization": {"num_bins": 2, "epsilon": 1e-6}}, "epsilon"),
 ])  # fmt: skip
 def test_what_statistics_do_not_tell_is_refused_before_the_first_visit(layer, told):
     given = {"layers": [layer, DENSE]}

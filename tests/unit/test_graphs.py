@@ -232,8 +232,9 @@ def test_the_labels_of_outputs_are_to_be_named(given, message, hint):
     ({"loss": "mse"}, 'option "loss" has a wrong value', "flags"), ({"loss": {"kinds": "mse"}}, 'names "kinds"', '"kind"'),
     ({"metrics": ["mae"]}, 'option "metrics" has a wrong value', "flags"),
     ({"loss_weights": {"kind": -1}}, "loss_weights.kind", "0 or more"),
+    ({"loss_weights": {"kind": 0, "size": 0, "flags": 0}}, '"loss_weights" leaves nothing to train on', "above 0"),
     ({"class_weight": "balanced"}, 'option "class_weight" has a wrong value', "flags"),
-    ({"rank_by": "val_accuracy"}, "does not report", "kind_accuracy"),
+    ({"rank_by": "val_accuracy"}, "does not report", "kind_accuracy, kind_loss, loss, size_loss, size_mae, val_flags_accuracy"),
     ({"early_stopping": {"monitor": "kind_acc"}}, "does not report", "kind"),
     ({"metrics": {"kind": [{"AUC": {"name": "loss"}}]}}, 'two metrics', "Name"),
     ({"task": "regression"}, "option task and option outputs", "Leave"),
@@ -243,8 +244,23 @@ def test_what_goes_by_outputs_is_checked_by_their_names(given, message, hint):
     checked = definition.check(json.loads(three_outputs(ENDS["list"]).to_json()))
     outputs = {"kind": "k", "size": "s", "flags": {"label": "f", "task": "multi_label"}}
     with pytest.raises(InvalidArgument, match=message) as refused:
-        ends.settle(options.parse({"outputs": outputs, **given}, checked), None)
+        parsed = options.parse({"outputs": outputs, **given}, checked)
+        ends.settle(parsed, None)
+        options.check_named(parsed, ["multi_label", "classification", "regression"])
     assert hint in "%s %s" % (refused.value.detail, refused.value.hint)
+
+
+@pytest.mark.parametrize("tasks, told", [
+    ({"price": "regression"}, "has no value"), ({"kind": "classification", "flags": "multi_label"}, "has several values"),
+])  # fmt: skip
+def test_number_of_classes_is_that_of_one_label(tasks, told):
+    for layers in ([{"Dense": {"units": "$classes"}}], [{"repeat": 2, "layers": [{"Dense": {"units": "$classes"}}]}]):
+        definition_ = definition.check({"layers": layers})
+        with pytest.raises(InvalidArgument, match=told) as refused:
+            ends.check_classes(definition_, tasks)
+        assert all('"%s"' % label in refused.value.detail for label in tasks) and refused.value.hint
+        ends.check_classes(definition_, {"kind": "classification", "price": "regression"})
+    ends.check_classes({"layers": [{"Dense": {"units": 1}}]}, tasks)
 
 
 def test_a_single_output_that_is_named_is_that_of_the_label():

@@ -187,6 +187,13 @@ def test_correlations_are_those_of_whole_columns():
         ("Mean", "a quantity", '"mae"'),
         ({"MeanIoU": {"num_classes": 2}}, "three logits", "num_classes to 3"),
         ({"CategoricalCrossentropy": {"axis": 0}}, "three logits", "axis"),
+        ({"Precision": {"class_id": 7}}, "three logits", "from 0 to 2"),
+        ({"Recall": {"class_id": 3}}, "what applies", "from 0 to 2"),
+        ({"IoU": {"num_classes": 5, "target_class_ids": [0, 4]}}, "three logits", "from 0 to 2"),
+        ({"Recall": {"top_k": 4}}, "three logits", "smaller"),
+        ({"AUC": {"multi_label": True, "num_labels": 4}}, "three logits", "Leave it out"),
+        ({"AUC": {"num_labels": 3}}, "three logits", "Leave it out"),
+        ({"AUC": {"multi_label": True, "label_weights": [1, 2]}}, "what applies", "for each class"),
     ],
 )
 def test_metric_that_makes_no_sense_is_refused_with_one_that_does(metric, model, hint):

@@ -248,7 +248,7 @@ def test_without_held_out_rows_the_loss_ranks():
 @pytest.mark.parametrize(
     "options, told",
     [
-        ({"rank_by": "val_auc"}, "does not report"),
+        ({"rank_by": "val_auc", "task": "regression"}, "does not report"),
         ({"rank_by": "val_accuracy", "metrics": ["mae"]}, "does not report"),
         ({"rank_by": "val_loss", "validation": 0}, "held out"),
         ({"rank_by": "mean", "metrics": ["mean"]}, "direction"),
@@ -262,6 +262,26 @@ def test_a_metric_that_cannot_rank_is_refused(options, told):
     with pytest.raises(InvalidArgument) as info:
         parse(**options)
     assert told in info.value.message and info.value.hint
+
+
+@pytest.mark.parametrize("options, task, reports", [
+    ({}, "classification", "accuracy, loss, val_accuracy, val_loss"),
+    ({"validation": 0, "rank_by": "mae"}, "multi_label", "accuracy, loss"),
+    ({"weighted_metrics": ["mse"]}, "regression", "loss, mae, mse, val_loss, val_mae, val_mse"),
+])  # fmt: skip
+def test_a_metric_that_the_task_does_not_give_is_refused_with_those_that_it_gives(options, task, reports):
+    parsed = parse(**{"rank_by": "auc", **options})  # the task is not known yet
+    with pytest.raises(InvalidArgument, match="does not report") as info:
+        o.check_named(parsed, [task])
+    assert info.value.detail == "It reports %s." % reports
+
+
+@pytest.mark.parametrize("metrics", [[{"AUC": {"name": "val_loss"}}], ["mae", {"AUC": {"name": "val_accuracy"}}]])
+def test_a_metric_is_not_named_as_what_held_out_rows_give(metrics):
+    for option in ("metrics", "weighted_metrics"):
+        with pytest.raises(InvalidArgument, match='a metric of the run is named "val_') as info:
+            parse(**{option: metrics})
+        assert "held-out rows" in info.value.detail
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ def archived(made, spec, blob):
     "given, words",
     [
         ([], 'option "augment.i" has a wrong value'),
-        (["Dense"], 'option "augment.i" names "Dense", which does not vary rows'),
+        ([{"Dense": {"units": 1}}], 'option "augment.i" names "Dense", which does not vary rows'),
         ([{"RandomFlip": {"mode": "horizontal", "moode": 1}}], 'option "augment.i": RandomFlip has no argument "moode"'),
         ([{"RandomFlip": {"mode": "$mode"}}], 'option "augment.i" holds a placeholder'),
         ([{"RandomFlip": {"data_format": "channels_first"}}], 'layer "RandomFlip" cannot take channels first'),

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from cerebro_udf import definition, encoders, errors, sequences, tensors
 from cerebro_udf.coordinator import options, per_column, programs
+from cerebro_udf.errors import InvalidArgument
 from cerebro_udf.segment import export, program
 from cerebro_udf.segment.predict import Predictor
 from cerebro_udf.siphash import siphash
@@ -87,6 +88,22 @@ def test_padded_tokens_give_what_the_tokens_alone_give(pad, truncate, type_, tmp
     np.testing.assert_allclose(made.probabilities(given), expected, rtol=1e-5)
     padded = np.array([[text] for text in given] if type_ == "text" else [row + [""] * (7 - len(row)) for row in rows])
     np.testing.assert_allclose(made.archive({"s": keras.ops.convert_to_tensor(padded)}), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("more, layer, told", [
+    ({"vocabulary": ["a", "b", "c"]}, {"Embedding": {"input_dim": 4, "output_dim": 2}}, "layer Embedding has too few places.*column \"s\""),
+    ({}, {"Embedding": {"input_dim": 29, "output_dim": 2}}, "layer Embedding has too few places"),
+    ({}, {"CategoryEncoding": {"num_tokens": 29}}, "layer CategoryEncoding has too few places"),
+])  # fmt: skip
+def test_layer_with_fewer_places_than_a_column_has_codes_is_refused(more, layer, told):
+    settings = {"length": 4, "pad": "pre", "truncate": "pre", "size": 30, "hash": not more}
+    feature = {"name": "s", "kind": "tokens", "type": "text", "encoder": "tokens", "shape": [4], "tokens": settings, **more}
+    nested = {"Sequential": {"layers": [layer, "Flatten"]}}
+    for layers in ([layer, "Flatten"], [nested]):
+        model = definition.check({"layers": [*layers, {"Dense": {"units": "$classes"}}]})
+        with pytest.raises(InvalidArgument, match=told) as refused:
+            programs.order(options.parse({}, model), {}, model, stored(feature))
+        assert refused.value.hint.endswith("to %d or more." % (5 if more else 30))
 
 
 @pytest.mark.parametrize("type_, pad, truncate", [("text", "pre", "post"), ("text[]", "post", "pre")])

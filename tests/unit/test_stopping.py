@@ -152,7 +152,7 @@ def test_options_are_complete_when_they_are_stored():
         ({"early_stopping": {"baseline": "0.3"}}, "early_stopping.baseline"),
         ({"early_stopping": {"patient": 3}}, 'unknown key "patient"'),
         ({"early_stopping": {"restore_best_weights": True}}, "unknown key"),
-        ({"early_stopping": {"monitor": "val_auc"}}, "does not report"),
+        ({"early_stopping": {"monitor": "val_auc"}, "task": "classification"}, "does not report"),
         ({"early_stopping": {"monitor": "val_loss"}, "validation": 0}, "no rows are held out"),
         ({"early_stopping": {"monitor": "val_mean"}, "metrics": ["mean"]}, "direction"),
         ({"early_stopping": {"direction": "up", "monitor": "loss"}}, "early_stopping.direction"),
