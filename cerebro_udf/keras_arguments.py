@@ -1,8 +1,9 @@
 """What the arguments of Keras' layers, initializers, regularizers, constraints, losses and metrics may be. Pure.
 
 Keras checks some of it when the object is made, on a segment, and some of it never; here it is checked before anything starts.
-Arguments without a form here are Keras' to judge, and so is what several of them come to together. ``tests/unit/test_keras_arguments.py`` holds the tables against the installed Keras:
-what is accepted here Keras makes. Optimizers and schedules are in ``optimizers``.
+Arguments without a form here are Keras' to judge, and so is what several of them come to together. A test holds the tables against
+the installed Keras: what is accepted here Keras makes. Optimizers and schedules are in ``optimizers``,
+and how large an argument may be that decides about time and memory in ``keras_bounds``.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ _LOSSES = {
 
 _METRICS = {
     **_each(_FLAG, "from_logits multi_label sparse_y_true sparse_y_pred from_sorted_ids"),
-    "num_thresholds": Number(2, 1_000_000, whole=True),
+    "num_thresholds": Number(2, MAX_WHOLE, whole=True),
     "curve": Word("ROC PR PRGAIN"),
     "summation_method": Word("interpolation minoring majoring"),
     "thresholds": Either(_FRACTION, Items(_FRACTION), None),
@@ -212,7 +213,7 @@ _METRICS = {
     "class_id": Either(_FROM_0, None),
     "target_class_ids": Items(_FROM_0),
     "BinaryIoU.target_class_ids": Items(Number(0, 1, whole=True)),
-    "num_classes": Number(2, 1_000, whole=True),
+    "num_classes": Number(2, MAX_WHOLE, whole=True),
     "ignore_class": Either(_WHOLE, None),
     **_each(Either(Word("micro macro weighted"), None), "average"),
     "class_aggregation": Either(Word("uniform_average variance_weighted_average"), None),

@@ -405,6 +405,27 @@ def test_impossible_configuration_fails_alone_with_the_reason(session, good):
     poll_until(session.cluster.idle_backends)
 
 
+def test_what_the_label_does_not_have_is_refused_before_anything_starts(session, good, model):
+    number = session.sharded({"a": "real", "y": "real"}, [(k, 3 * k) for k in range(30)])
+    told = session.refused(number, model, "y", ["a"])
+    assert told.sqlstate == "22023" and '"$classes"' in told.message and told.detail == 'Label "y" is a quantity.' and told.hint
+    told = session.refused(good, model, "label", rank_by="auc")
+    assert told.sqlstate == "22023" and told.detail == "It reports accuracy, loss."
+    told = session.refused(good, model, "label", metrics=[{"Precision": {"class_id": 7}}])
+    assert (told.sqlstate, told.message) == ("22023", 'class_id of metric "precision" is 7, label "label" has 2 classes') and told.hint
+    told = session.error("select cerebro.create_model('none', %s)", json.dumps({"layers": [{"Dense": {"units": 0}}]}))
+    assert told.sqlstate == "22023" and told.message == "definition: units of Dense must be a whole number from 1 to 2147483647"
+
+
+def test_what_keras_does_not_make_of_several_arguments_is_told_in_its_innermost_words(session, good):
+    convolution = {"Conv1D": {"filters": 3, "kernel_size": 1, "groups": "$groups"}}
+    layers = [{"Reshape": {"target_shape": [2, 1]}}, convolution, "Flatten", {"Dense": {"units": "$classes"}}]
+    statement, values = session.call(good, session.model({"layers": layers}), "label", search={"space": {"groups": [1, 2]}})
+    done, failed = session.rows(statement, *values)
+    assert (done[4], failed[4]) == ("done", "failed")
+    assert failed[5].startswith("ValueError in Conv1D: The number of filters must be evenly divisible by the number of groups.")
+
+
 def test_too_few_units_for_the_classes_is_told_as_such(session):
     table = session.sharded({"a": "real", "label": "integer"}, [(k, k % 3) for k in range(30)])
     model = session.model({"layers": [{"Dense": {"units": 2, "activation": "softmax"}}]})

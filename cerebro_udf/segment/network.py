@@ -41,7 +41,8 @@ _NOISE = re.compile(
 # Before what was wrong within an object of which Keras says that it cannot be made; and where Keras says which layer refused.
 _WITHIN = "Exception encountered:"
 _PLACE = re.compile(
-    r"<class '[\w.]*\.(\w+)'> could not be deserialized|Error when deserializing class '(\w+)'|Exception encountered when calling (\w+)\.\w+\(\)"
+    r"<class '[\w.]*\.(\w+)'> could not be deserialized|Error when deserializing class '(\w+)'"
+    r"|Exception encountered when calling (\w+)\.\w+\(\)"
 )
 
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from cerebro_udf import compilation, definition, keras_arguments, keras_names, keras_objects
+from cerebro_udf import compilation, definition, keras_arguments, keras_objects
 from cerebro_udf.errors import InvalidArgument
 from cerebro_udf.forms import Wrong
 from tests.unit.test_definition import SAMPLE_ARGUMENTS, sample
@@ -144,7 +144,10 @@ def test_loss_metric_or_optimizer_with_a_wrong_argument_is_refused_by_name(what,
 
 
 def test_number_of_rows_for_which_a_model_was_built_is_left_out():
-    for given, kept in (({"batch_shape": [16, 4]}, {"batch_shape": [None, 4]}), ({"shape": [4], "batch_size": 16}, {"shape": [4], "batch_size": None})):
+    for given, kept in (
+        ({"batch_shape": [16, 4]}, {"batch_shape": [None, 4]}),
+        ({"shape": [4], "batch_size": 16}, {"shape": [4], "batch_size": None}),
+    ):
         first = definition.full({"layers": [{"Input": given}, {"Dense": {"units": 1}}]})["config"]["layers"][0]
         assert first["config"] == kept
 

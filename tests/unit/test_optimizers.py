@@ -97,7 +97,7 @@ def test_what_cannot_be_is_refused_with_its_place(arguments, told):
         ({"CosineDecay": {"initial_learning_rate": 0.1, "decay_steps": 5, "warmup_steps": 1.5}}, "a whole number"),
         ({"ExponentialDecay": {"initial_learning_rate": 0.1, "decay_steps": 5}}, "needs decay_rate"),
         ({"ExponentialDecay": {"initial_learning_rate": 0.1, "decay_steps": 5, "decay_rate": 1, "staircase": 1}}, "true or false"),
-        ({"PiecewiseConstantDecay": {"boundaries": [1, 2], "values": [0.1, 0.2]}}, "values of PiecewiseConstantDecay must be one more than boundaries"),
+        ({"PiecewiseConstantDecay": {"boundaries": [1, 2], "values": [0.1, 0.2]}}, "must be one more than boundaries"),
         ({"PiecewiseConstantDecay": {"boundaries": [2, 1], "values": [0.1, 0.2, 0.3]}}, "larger than the one before"),
         ({"PiecewiseConstantDecay": {"boundaries": 5, "values": [0.1, 0.2]}}, "a list of numbers"),
     ],
