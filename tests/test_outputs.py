@@ -121,7 +121,8 @@ def test_what_is_asked_of_other_labels_is_refused_of_several_that_apply(session,
     assert session.error("select cerebro.predict_value(%s, array[1, 2, 3, 4])", run).sqlstate == "22023"
     for options, words in (
         ({"class_weight": "balanced"}, "class_weight"), ({"validation": {"fraction": 0.2, "stratify": True}}, "stratify"),
-        ({"metrics": ["CategoricalAccuracy"]}, "any number applies"), ({"metrics": ["MeanIoU"]}, "any number applies"),
+        ({"metrics": ["CategoricalAccuracy"]}, "any number applies"),
+        ({"metrics": [{"MeanIoU": {"num_classes": 2}}]}, "any number applies"),
     ):  # fmt: skip
         error = session.refused(many.table, model, "tags", ["x"], **options)
         assert error.sqlstate == "22023" and words in error.message and error.hint, error
