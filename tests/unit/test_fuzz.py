@@ -257,7 +257,7 @@ def check_definition(text: str) -> None:
     definition.with_trainable(full, False)
     with contextlib.suppress(CerebroError):  # no layer of that name
         definition.until(full, "out")
-    definition.bind(checked, {**dict.fromkeys(definition.placeholders(checked), 2), "classes": 3, "input_shape": [4]})
+    definition.bind(checked, {**dict.fromkeys(definition.placeholders(checked), 2), "classes": 3, "input_shape": [4], "rate": 0.5})
 
 
 def check_options(text: str) -> None:
