@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from cerebro_udf import columns, compilation, placeholders
+from cerebro_udf import columns, compilation
 from cerebro_udf import definition as definitions
 from cerebro_udf.coordinator.space import whole, wrong_option
 from cerebro_udf.errors import InvalidArgument, NotSupported, nearest
 from cerebro_udf.keras_objects import show
+from cerebro_udf.placeholders import names_in
 
 _FORM = '{"wide": ["a", "b"], "series": {"columns": ["jan", "feb"], "stack": -1}}, by the names of the model\'s Input layers'
 
@@ -263,29 +264,33 @@ def check_sparse(inputs: Optional[List[dict]], encoders: Dict[str, Any], definit
                 )
 
 
-def check_classes(definition: dict, tasks: Dict[str, str]) -> None:
-    """Hold the placeholder ``$classes`` of a model against the labels.
+def check_classes(labels: Sequence[dict], definition: dict) -> None:
+    """See that ``$classes`` of a model stands for one number: a single output has classes.
 
     Args:
-        tasks: By label.
+        labels: Specifications of the labels, see ``Source.label_specs``.
+        definition: Of the model.
 
     Raises:
-        InvalidArgument: none of them has classes, or several do.
+        InvalidArgument.
     """
-    if "classes" not in placeholders.names_in(definition):
+    if "classes" not in names_in(definition):
         return
-    counted = [label for label, task in tasks.items() if task != "regression"]
-    if not counted:
+    tasks = [columns.task_of(label) for label in labels]
+    told = ['"%s"' % (label["output"] or label["name"]) for label, task in zip(labels, tasks) if task != columns.REGRESSION]
+    if not told:
         raise InvalidArgument(
-            'placeholder "$classes" of the model has no value', "Label %s is a quantity." % _listed(list(tasks)),
-            'Write the number of units, 1 for a single number; or set options.task to "classification" if the label holds classes.',
-        )  # fmt: skip
-    if len(counted) > 1:
+            'placeholder "$classes" has no value',
+            ("Label %s is a quantity." if len(labels) == 1 else "Labels %s are quantities.") % _listed([label["name"] for label in labels]),
+            'Write the number of units, 1 for a single quantity; or set the option "task" if the label holds classes.',
+        )
+    if len(told) > 1:
         raise InvalidArgument(
-            'placeholder "$classes" of the model has several values', "Labels %s have classes." % _listed(counted),
-            "Write numbers, or let a search give values to placeholders of other names.",
-        )  # fmt: skip
+            'placeholder "$classes" may stand for the classes of several outputs',
+            "Outputs %s have classes." % ", ".join(told),
+            'Write the number of units of each, or placeholders of your own: {"search": {"space": {"kinds": [3], "colours": [5]}}}.',
+        )
 
 
-def _listed(names: List[str]) -> str:
+def _listed(names: Sequence[Optional[str]]) -> str:
     return ", ".join('"%s"' % name for name in names)

@@ -110,9 +110,8 @@ def check(plpy, gd: dict, run: str, source: str, model: str, label: Optional[str
     if start.earlier is not None:
         refuse_other_kinds(table, start.earlier["encoders"])
     labels = table.label_specs(parsed.labels(label))
-    tasks = [columns.task_of(output) for output in labels]
-    run_options.check_named(parsed, tasks)
-    ends.check_classes(start.definition, {output["name"]: task for output, task in zip(labels, tasks)})
+    run_options.check_named(parsed, [columns.task_of(output) for output in labels])
+    ends.check_classes(labels, start.definition)
     for output in labels:
         for loss in run_options.losses(parsed, output["output"]):
             loss_forms.check(loss, columns.task_of(output), output["type"].endswith("[]"), output["name"])

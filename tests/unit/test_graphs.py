@@ -250,19 +250,6 @@ def test_what_goes_by_outputs_is_checked_by_their_names(given, message, hint):
     assert hint in "%s %s" % (refused.value.detail, refused.value.hint)
 
 
-@pytest.mark.parametrize("tasks, told", [
-    ({"price": "regression"}, "has no value"), ({"kind": "classification", "flags": "multi_label"}, "has several values"),
-])  # fmt: skip
-def test_number_of_classes_is_that_of_one_label(tasks, told):
-    for layers in ([{"Dense": {"units": "$classes"}}], [{"repeat": 2, "layers": [{"Dense": {"units": "$classes"}}]}]):
-        definition_ = definition.check({"layers": layers})
-        with pytest.raises(InvalidArgument, match=told) as refused:
-            ends.check_classes(definition_, tasks)
-        assert all('"%s"' % label in refused.value.detail for label in tasks) and refused.value.hint
-        ends.check_classes(definition_, {"kind": "classification", "price": "regression"})
-    ends.check_classes({"layers": [{"Dense": {"units": 1}}]}, tasks)
-
-
 def test_a_single_output_that_is_named_is_that_of_the_label():
     checked = definition.check({"layers": [{"Dense": {"units": 1}}]})
     parsed = options.parse({"outputs": {"y": {"label": "price", "task": "regression"}}}, checked)

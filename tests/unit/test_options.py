@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cerebro_udf import keras_names
-from cerebro_udf.coordinator import directions
+from cerebro_udf.coordinator import directions, ends
 from cerebro_udf.coordinator import options as o
 from cerebro_udf.errors import InvalidArgument, NotSupported
 
@@ -362,3 +362,25 @@ def test_encoders_are_completed_and_spelling_mistakes_named():
         with pytest.raises(InvalidArgument) as info:
             parse(encoders=value)
         assert "Did you mean %s?" % words in info.value.hint
+
+
+@pytest.mark.parametrize(
+    "labels, words",
+    [
+        ([("a", "text", None), ("b", "integer", None)], 'Outputs "a", "b" have classes.'),
+        ([("a", "text", None), ("b", "boolean[]", None)], 'Outputs "a", "b" have classes.'),
+        ([("a", "real", None), ("b", "integer", "regression")], 'Labels "y_a", "y_b" are quantities.'),
+        ([("a", "real", None), ("b", "text", None)], None),
+        ([("a", "real", None), ("b", "boolean[]", None)], None),
+    ],
+)
+def test_the_placeholder_of_classes_stands_for_those_of_one_output(labels, words):
+    specs = [{"name": "y_" + output, "output": output, "type": type_, "task": task} for output, type_, task in labels]
+    ends.check_classes(specs, {"layers": [{"Dense": {"units": 3}}]})
+    counted = {"layers": [{"Dense": {"units": "$classes"}}]}
+    if words is None:
+        ends.check_classes(specs, counted)
+        return
+    with pytest.raises(InvalidArgument) as caught:
+        ends.check_classes(specs, counted)
+    assert caught.value.detail == words and caught.value.hint
