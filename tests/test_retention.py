@@ -108,3 +108,13 @@ def test_a_run_keeps_the_versions_that_it_began_with_and_says_where_they_are_oth
     session.cluster.coordinator.execute(changed, [next(iter(found)), run])
     session.conn.execute("select * from cerebro.resume(%s)", [run])
     assert any(re.search(r'runs keras \d.*, and the run began with 2\.0', notice) for notice in session.notices)
+
+
+def test_a_run_of_a_newer_version_is_not_read(session, table, model):
+    run = session.fit(table, model, "label", **SMALL)
+    newer = "update cerebro_internal.run set encoders = jsonb_set(encoders, '{format}', '99'), details = '{}' where name = %s"
+    session.cluster.coordinator.execute(newer, [run])
+    for call in ("cerebro.predict(%s, array[1, 2])", "cerebro.export_model(%s)", "cerebro.resume(%s)"):
+        error = session.error("select * from " + call, run)
+        assert (error.sqlstate, error.message) == ("0A000", 'run "%s" was trained by a newer version of cerebro' % run)
+        assert "format 99" in error.detail and error.hint
