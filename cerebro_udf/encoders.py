@@ -104,7 +104,7 @@ def refuse_newer(encoders: dict, run: str) -> None:
     Raises:
         NotSupported.
     """
-    if encoders["format"] > FORMAT:
+    if encoders.get("format", 0) > FORMAT:
         raise errors.NotSupported(
             'run "%s" was trained by a newer version of cerebro' % run,
             "Its encoders have format %d; this version reads up to %d." % (encoders["format"], FORMAT),

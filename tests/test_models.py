@@ -549,7 +549,8 @@ MALICIOUS = {
         dict(config=DENSE, weights=hdf5(lambda f: f.__setitem__("layers/dense/vars/0", np.zeros((9, 9), "f4")))),
         "22023", "cannot be built"),
     "a model for no memory": (
-        dict(config=DENSE.replace('"units": 3', '"units": 1000000000000'), weights=hdf5(lambda f: None)), "22023", "cannot be built"),
+        dict(config=DENSE.replace('"units": 3', '"units": 1000000000000'), weights=hdf5(lambda f: None)),
+        "22023", "must be a whole number from 1 to"),
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.cluster import poll_until
 from tests.session import POINTS, points
 
+WARM = True
 SMALL = {"segments": 1, "epochs": 1}
 
 
