@@ -12,7 +12,7 @@ from typing import Any, Callable, List, Optional, Tuple
 
 from cerebro_udf.coordinator.links import Link, RemoteError, Reply, ask, configure, pump, stop
 from cerebro_udf.engines.base import SELF, Engine
-from cerebro_udf.errors import CerebroError, InUse, NoPrivilege, NotFound, NotReady, ReadOnly, shown
+from cerebro_udf.errors import CerebroError, InUse, NotFound, NotReady, ReadOnly, not_owner, shown
 from cerebro_udf.wire import MESSAGE_BYTES, finite, parsed
 
 LOCK_CLASS = 1128616514  # "CERB": first key of the advisory lock that the driver of a run holds; the second is drawn
@@ -146,11 +146,7 @@ class Ledger:
             NoPrivilege: it is not a member of the owner.
         """
         if not self._read("select 1::text from cerebro_internal.visible_run r where r.id = $1", record["id"]):
-            raise NoPrivilege(
-                'must be owner of run "%s"' % record["name"],
-                'It belongs to role "%s"; you were granted its use.' % record["owner"],
-                "Ask its owner.",
-            )
+            raise not_owner("run", record["name"], record["owner"])
 
     def own(self, name: str) -> Optional[dict]:
         """The run of that name that this very role owns, or None."""

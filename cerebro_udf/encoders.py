@@ -288,12 +288,18 @@ def _as_text(value: Any) -> str:
     return columns.spelled(int(value) if isinstance(value, float) else value)
 
 
-def _frequent(parts: List[dict], most: int, without: Optional[str] = None) -> List[str]:
-    """The values of all shards' training rows, the most frequent first, then by code point."""
+def merged_counts(parts: List[dict]) -> Dict[str, int]:
+    """How many training rows of all shards have each value of a category."""
     counts: Dict[str, int] = {}
     for part in parts:
         for value, count in part["counts"].items():
             counts[value] = counts.get(value, 0) + count
+    return counts
+
+
+def _frequent(parts: List[dict], most: int, without: Optional[str] = None) -> List[str]:
+    """The values of all shards' training rows, the most frequent first, then by code point."""
+    counts = merged_counts(parts)
     counts.pop(without, None)
     return sorted(counts, key=lambda value: (-counts[value], value))[:most]  # Python orders strings by code point
 

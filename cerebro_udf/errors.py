@@ -262,6 +262,12 @@ def shown(error: Exception) -> cerebro:
     return result
 
 
+def not_owner(kind: str, name: str, owner: str) -> NoPrivilege:
+    """The error of who may use a run, an alias or a model of another role, and no more."""
+    detail = 'It belongs to role "%s"; you were granted its use.' % owner
+    return NoPrivilege('must be owner of %s "%s"' % (kind, name), detail, "Ask its owner.")
+
+
 def counted(count: int, noun: str) -> str:
     """``1 row``, ``2 rows``."""
     return "%d %s%s" % (count, noun, "" if count == 1 else "s")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, List, Tuple
 
-from cerebro_udf.errors import NoPrivilege, NotFound
+from cerebro_udf.errors import NotFound, not_owner
 
 PUBLIC = "public"  # all roles; no role can have this name
 
@@ -62,9 +62,5 @@ def owned(plpy, kind: str, name: str) -> Tuple[Any, str]:
             if len(rows) and seen == "visible":
                 return rows[0], one
             if len(rows):
-                raise NoPrivilege(
-                    'must be owner of %s "%s"' % (one, name),
-                    'It belongs to role "%s"; you were granted its use.' % rows[0]["owner"],
-                    "Ask its owner.",
-                )
+                raise not_owner(one, name, rows[0]["owner"])
     raise NotFound('%s "%s" does not exist' % (kind, name), None, "select %s from cerebro.%s; shows all %ss." % (kind, kind, kind))

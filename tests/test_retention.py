@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 
+import psycopg
 import pytest
 
 from tests.cluster import poll_until
@@ -67,6 +68,20 @@ def test_a_run_that_is_done_lets_older_ones_of_its_source_and_model_go(session, 
     newest = session.fit(table, model, "label", run=name + "_newest", retention={"runs": 2}, **SMALL)
     assert left(session, name) == [made[3], other, newest]
     assert any(re.match(r'retention: dropped \d+ earlier runs \(\d+\.\d MB\): ', notice) for notice in session.notices)
+
+
+def test_a_run_that_is_done_stays_so_when_letting_older_ones_go_is_cancelled(session, table, model, runs):
+    name, made = runs
+    call = session.call(table, model, "label", run=name + "_newest", retention={"runs": 4}, **SMALL)
+    with session.cluster.connect(session.role, autocommit=False) as holding:
+        holding.execute("select 1 from cerebro_internal.visible_run where name = %s for update", [made[0]])
+        session.conn.execute("set statement_timeout = '3s'")
+        try:
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                session.conn.execute(*call)
+        finally:
+            session.conn.execute("reset statement_timeout")
+    assert session.rows("select state, error from cerebro.run where run = %s", name + "_newest") == [("done", None)]
 
 
 def test_a_pattern_that_like_does_not_take_is_refused(session):

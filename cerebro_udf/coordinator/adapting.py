@@ -25,7 +25,7 @@ from cerebro_udf import definition as definitions
 from cerebro_udf import encoders as encoding
 from cerebro_udf.architecture import MODULES, class_of, config_of, objects
 from cerebro_udf.coordinator.space import parse
-from cerebro_udf.errors import InvalidArgument, NotSupported
+from cerebro_udf.errors import InvalidArgument, NotSupported, counted
 from cerebro_udf.placeholders import is_placeholder
 
 # The argument that has what such a layer has learnt, and how to do without the layer's learning.
@@ -212,8 +212,8 @@ def encoders(found: Wanted, given: Mapping[str, Any], inputs: Optional[Sequence[
             elif any(wish.learns for wish in layers.values()):
                 raise InvalidArgument(
                     'layer %s of the model does not look up column "%s"' % (lookup, column),
-                    "Its input takes %d column%s, this one of type %s%s; the layer takes one of %s, and no other layer that learns."
-                    % (len(taken), "s" * bool(others), types[column], _with(result.get(column)),
+                    "Its input takes %s, this one of type %s%s; the layer takes one of %s, and no other layer that learns."
+                    % (counted(len(taken), "column"), types[column], _with(result.get(column)),
                        "text or dates" if lookup == "StringLookup" else "integers or booleans"),
                     'Give each such column an input of its own by the option "inputs", and no encoder; arrays take the encoder "tokens".',
                 )  # fmt: skip
@@ -336,10 +336,7 @@ def _points(features: List[Tuple[dict, List[dict]]], rows: int) -> List[List[flo
 
 def _values(feature: dict, parts: List[dict], rows: int) -> List[List[Any]]:
     """The values of a category, and how many training rows have each, in the order in which Keras' lookups number them."""
-    counts: Dict[str, int] = {}
-    for part in parts:
-        for value, count in part["counts"].items():
-            counts[value] = counts.get(value, 0) + count
+    counts = encoding.merged_counts(parts)
     if "value" in feature.get("nulls", ()):
         value = feature["nulls"]["value"]
         counts[value] = counts.get(value, 0) + rows - sum(counts.values())

@@ -314,7 +314,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
     loop: Optional[Loop] = None
     rank: Optional[Tuple[str, str]] = None
     began_at = time.monotonic()
-    deadline = None if options.time_limit is None else time.monotonic() + options.time_limit
+    deadline = None if options.time_limit is None else began_at + options.time_limit
     try:
         take()
         record = ledger.record(ledger.run)
@@ -364,8 +364,6 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
         _refuse_all_failed(plpy, run, loop, stays or ledger.replaced or loop.visits.began)
         ledger.end("done", None, {"stopped": "time_limit"} if loop.out_of_time else None)
         ledger.flush()
-        plpy.log(remarks.ended(run, "done", time.monotonic() - began_at, list(loop.trials.values()), rank, None))
-        retention.apply(plpy, ledger, options.retention)
     except BaseException as error:
         stays = stays or ledger.replaced or (loop is not None and loop.visits.began)
         sqlstate = getattr(error, "sqlstate", None)
@@ -378,6 +376,9 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
             tried = [] if loop is None else list(loop.trials.values())
             plpy.log(remarks.ended(run, state, time.monotonic() - began_at, tried, rank, "%s (SQLSTATE %s)" % (error, sqlstate)))
         raise
+    else:  # the run is done, whatever becomes of what follows; still held, it stays itself
+        plpy.log(remarks.ended(run, "done", time.monotonic() - began_at, list(loop.trials.values()), rank, None))
+        retention.apply(plpy, ledger, options.retention)
     finally:
         segments.rest()
         ledger.unlock()
