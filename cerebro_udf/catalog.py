@@ -390,6 +390,14 @@ class Ledger:
         """Record that a trial has ended before its time: ``failed`` or ``pruned``."""
         self._write("cerebro_internal.trial_end($1, $2, $3, $4, $5)", trial, state, reason)
 
+    def trial_crashes(self, trial: int, crashes: int) -> None:
+        """Record how often a trial's worker has died in the epoch that it is in."""
+        self._write("cerebro_internal.trial_crashes($1, $2, $3, $4)", trial, crashes)
+
+    def validate_again(self, trial: int, epoch: int) -> None:
+        """Forget visits to validate of an epoch that is not recorded; they are made anew."""
+        self._write("cerebro_internal.validate_again($1, $2, $3, $4)", trial, epoch)
+
     def epoch_end(self, trial: int, epoch: int, metrics: dict, learning_rate: Optional[float], seconds: float,
                   metric: Optional[float], best_seq: Optional[int], state: str, reason: Optional[str],
                   then: Callable[[], None]) -> None:  # fmt: skip

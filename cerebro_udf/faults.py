@@ -3,6 +3,8 @@
 A fault is a row of ``cerebro_internal.fault`` on the server where the point is reached; nobody but a superuser can
 write that table, and a setting is never consulted (any role may SET one).
 
+A row without a trial is for one occurrence of its point; with one, for whatever that trial does there.
+
 Points on the coordinator: ``order-sent``, ``state-returned``, ``committed``, ``epoch-end``, ``before-done``, ``before-swap``.
 Points on a segment: ``mid-visit``, ``validation``, ``judging``, ``mid-table``, ``mid-pack``.
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Dict, Tuple
+from typing import Dict, Sequence, Tuple
 
 from cerebro_udf.interrupts import Pulse
 
@@ -25,15 +27,16 @@ def reset(run: str) -> None:
         del _reached[key]
 
 
-def reach(plpy, point: str, run: str) -> None:
-    """Do what is armed for this run at this point, on the occurrence that was asked for.
+def reach(plpy, point: str, run: str, trials: Sequence[int] = ()) -> None:
+    """Do what is armed for this run at this point, on the occurrence that was asked for, or for one of these trials.
 
     Actions: ``kill`` sends SIGKILL to this backend; ``wait`` stays here, interruptible, until the row is deleted,
     and says so in ``application_name``.
     """
     occurrence = _reached[run, point] = _reached.get((run, point), 0) + 1
-    plan = plpy.prepare("select cerebro_internal.fault_armed($1, $2, $3) as action", ["text", "text", "int4"])
-    action = plpy.execute(plan, [point, run, occurrence])[0]["action"]
+    plan = plpy.prepare("select cerebro_internal.fault_armed($1, $2, $3, $4) as action", ["text", "text", "int4", "int4[]"])
+    at = [point, run, occurrence, list(trials)]
+    action = plpy.execute(plan, at)[0]["action"]
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "wait":
@@ -41,7 +44,7 @@ def reach(plpy, point: str, run: str) -> None:
         rename = plpy.prepare("select pg_catalog.set_config('application_name', $1, false)", ["text"])
         plpy.execute(rename, ["cerebro waits at " + point])
         pulse = Pulse(plpy)
-        while plpy.execute(plan, [point, run, occurrence])[0]["action"] == "wait":
+        while plpy.execute(plan, at)[0]["action"] == "wait":
             pulse.check()
             time.sleep(0.02)
         plpy.execute(rename, [before])

@@ -54,9 +54,10 @@ CREATE TABLE cerebro_internal.trial (
   , best_seq int
   , error text
   , stopped text
+  , crashes int NOT NULL DEFAULT 0
   , PRIMARY KEY (run, trial)
 );
-COMMENT ON TABLE cerebro_internal.trial IS 'One configuration of a run; last_seq and best_seq name its kept states';
+COMMENT ON TABLE cerebro_internal.trial IS 'One configuration of a run; last_seq and best_seq name its kept states; crashes counts how often its worker died in the epoch that it is in';
 
 CREATE TABLE cerebro_internal.epoch (
     run int NOT NULL
@@ -178,8 +179,9 @@ CREATE TABLE cerebro_internal.fault (
   , point text NOT NULL
   , occurrence int NOT NULL DEFAULT 1
   , action text NOT NULL CHECK (action IN ('kill', 'wait'))
+  , trial int
 );
-COMMENT ON TABLE cerebro_internal.fault IS 'Faults armed by a superuser for tests; empty on a server in use';
+COMMENT ON TABLE cerebro_internal.fault IS 'Faults armed by a superuser for tests, at one occurrence of a point or at all visits of a trial; empty on a server in use';
 
 -- Rows are inserted by ordinary roles, through views.
 GRANT USAGE ON SEQUENCE cerebro_internal.model_id_seq, cerebro_internal.run_id_seq TO PUBLIC;

@@ -398,6 +398,32 @@ END
 $$;
 COMMENT ON FUNCTION cerebro_internal.trial_end(int, int, int, text, text) IS 'Record that a trial failed or was pruned, and why';
 
+CREATE OR REPLACE FUNCTION cerebro_internal.trial_crashes(run int, generation int, trial int, crashes int)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM cerebro_internal.run_guard($1, $2);
+    UPDATE cerebro_internal.visible_trial t SET crashes = $4 WHERE t.run = $1 AND t.trial = $3;
+END
+$$;
+COMMENT ON FUNCTION cerebro_internal.trial_crashes(int, int, int, int) IS 'Record how often a trial''s worker has died in the epoch that it is in';
+
+CREATE OR REPLACE FUNCTION cerebro_internal.validate_again(run int, generation int, trial int, epoch int)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM cerebro_internal.run_guard($1, $2);
+    DELETE FROM cerebro_internal.visible_visit v
+    WHERE v.run = $1 AND v.trial = $3 AND v.epoch = $4 AND v.phase = 'validate' AND NOT EXISTS (
+        SELECT 1 FROM cerebro_internal.visible_epoch e WHERE e.run = v.run AND e.trial = v.trial AND e.epoch = v.epoch);
+END
+$$;
+COMMENT ON FUNCTION cerebro_internal.validate_again(int, int, int, int) IS 'Forget a validation that is not finished, which a trial makes anew';
+
 CREATE OR REPLACE FUNCTION cerebro_internal.visit_begin(
     run int
   , generation int
@@ -493,6 +519,7 @@ BEGIN
     SET metric = CASE WHEN $9 IS NULL THEN t.metric ELSE $8 END
       , best_epoch = CASE WHEN $9 IS NULL THEN t.best_epoch ELSE $4 END
       , best_seq = coalesce($9, t.best_seq)
+      , crashes = 0
       , state = $10
       , error = CASE WHEN $10 = 'failed' THEN $11 END
       , stopped = CASE WHEN $10 <> 'failed' THEN $11 END
@@ -528,11 +555,12 @@ END
 $$;
 COMMENT ON FUNCTION cerebro_internal.progress_set(int, int, jsonb) IS 'Publish where a run stands';
 
-CREATE OR REPLACE FUNCTION cerebro_internal.fault_armed(point text, run text, occurrence int)
+CREATE OR REPLACE FUNCTION cerebro_internal.fault_armed(point text, run text, occurrence int, trials int[])
 RETURNS text
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-SELECT f.action FROM cerebro_internal.fault f WHERE f.point = $1 AND f.run = $2 AND f.occurrence = $3 LIMIT 1
+SELECT f.action FROM cerebro_internal.fault f
+WHERE f.point = $1 AND f.run = $2 AND (f.trial = ANY ($4) OR f.trial IS NULL AND f.occurrence = $3) LIMIT 1
 $$;
-COMMENT ON FUNCTION cerebro_internal.fault_armed(text, text, int) IS 'What a superuser armed for this point of this run, on this server';
+COMMENT ON FUNCTION cerebro_internal.fault_armed(text, text, int, int[]) IS 'What a superuser armed for this point of this run, on this server: of one occurrence, or of every visit of a trial';

@@ -34,6 +34,16 @@ def armed(node: Node, run: str, point: str, occurrence: int):
         node.execute("delete from cerebro_internal.fault where run = %s", [run])
 
 
+@contextlib.contextmanager
+def deadly(node: Node, run: str, trial: int):
+    """A trial of a run kills its worker on this node at each visit to train, while the context lasts."""
+    node.execute("insert into cerebro_internal.fault (run, point, action, trial) values (%s, 'mid-visit', 'kill', %s)", [run, trial])
+    try:
+        yield
+    finally:
+        node.execute("delete from cerebro_internal.fault where run = %s", [run])
+
+
 def cancelled(session, node: Node, run: str, point: str, occurrence: int, statement: str, values: list) -> None:
     """Have a session train, and cancel it when the run has reached a point."""
     with armed(node, run, point, occurrence) as reached, ThreadPoolExecutor(1) as pool:

@@ -10,7 +10,7 @@ import pytest
 
 from tests import outcome
 from tests.cluster import ADMIN, kill, poll_until
-from tests.faults import armed, kill_backend
+from tests.faults import armed, deadly, kill_backend
 from tests.psql import Gone, Psql
 
 # Where -> on which node (0: the coordinator), at which occurrence.
@@ -133,7 +133,7 @@ def test_resumed_run_equals_an_uninterrupted_one(lab, point, victim):
     number, occurrence = POINTS[point]
     node = lab.cluster.node(number)
     with armed(node, run, point, occurrence) as reached:
-        psql = lab.fit(lab.psql, run, max_retries=0)
+        psql = lab.fit(lab.psql, run)
         waiting = reached()
         refused(lab, run)
         done = done_visits(lab, run)
@@ -148,15 +148,13 @@ def test_resumed_run_equals_an_uninterrupted_one(lab, point, victim):
         else:
             kill(psql.process.pid)
     if victim == "segment":
-        answer = psql.answer()
-        # Before the end no link is needed any more.
-        assert answer.sqlstate == ("00000" if point == "before-done" else "08006"), answer.text
+        answer = psql.answer()  # the run repairs that by itself
     else:
         with pytest.raises(Gone):
             psql.answer()
         lab.lose_psql()
         poll_until(lambda: lab.driver(run) is None, 10)
-    answer = lab.psql.ask("select trial from cerebro.resume(%s)", run)
+        answer = lab.psql.ask("select trial from cerebro.resume(%s)", run)
     assert answer.sqlstate == "00000", answer.text
     visits = TRIALS * EPOCHS * 2 * len(SIZES)
     if point != "before-done":
@@ -294,6 +292,46 @@ def test_killed_segment_backend_repeats_only_its_visit(lab):
     check_outcome(lab, run)
     attempts = [row[5] for phase in ("train", "validate") for row in outcome.visits(lab.cluster, run, phase)]
     assert sorted(attempts)[-2:] == [1, 2]
+
+
+def test_run_that_loses_sessions_and_may_not_repair_that_fails_and_resumes(lab):
+    """Nobody has crashed: it is no trial's fault that an administrator ends a session."""
+    run = lab.session.name()
+    node = lab.cluster.node(2)
+    with armed(node, run, "mid-visit", 3) as reached:
+        psql = lab.fit(lab.psql, run, max_retries=0)
+        node.execute("select pg_terminate_backend(%s)", [reached()])
+        answer = psql.answer()
+    assert answer.sqlstate == "08006" and "terminating connection due to administrator command" in answer.text, answer.text
+    shown = lab.cluster.coordinator.execute("select state, details ->> 'sqlstate' from cerebro.run where run = %s", [run])
+    assert shown == [("failed", "08006")]
+    assert lab.psql.ask("select trial from cerebro.resume(%s)", run).sqlstate == "00000"
+    check_outcome(lab, run)
+
+
+def test_trial_that_kills_its_worker_again_and_again_fails_and_the_others_go_on(lab):
+    """Trained as one with another trial at first, which is told apart from it, and ends as if nothing had happened."""
+    query = "select trial, state, error from cerebro.trial where run = %s order by trial"
+    options = {"epochs": 1, "fuse": True, "max_retries": 1, "search": {"space": {"learning_rate": [0.003, 0.01, 0.03, 0.1]}}}
+    run, calm = lab.session.name(), lab.session.name()
+    assert lab.fit(lab.psql, calm, **options).answer().sqlstate == "00000"
+    with deadly(lab.cluster.node(2), run, 1):
+        answer = lab.fit(lab.psql, run, **options).answer(120)
+    assert answer.sqlstate == "00000", answer.text
+    assert answer.text.count("trying again") == 3, "as one with another trial, then alone as often as allowed, and once more"
+    trials = lab.cluster.coordinator.execute(query, [run])
+    assert [state for _, state, _ in trials] == ["done", "failed", "done", "done"]
+    reason = trials[1][2]
+    assert reason.startswith('its worker died 2 times in epoch 1, last on segment "segment_2": ') and "08006" in reason
+    assert "server closed the connection unexpectedly" in reason
+    mine, others = (
+        {(trial, seq): outcome.arrays(blob) for (trial, seq), blob in outcome.states(lab.cluster, name).items() if trial != 1}
+        for name in (run, calm)
+    )
+    assert mine.keys() == others.keys()
+    for key, arrays in mine.items():
+        for name, array in arrays.items():
+            assert np.allclose(array, others[key][name], rtol=1e-3, atol=1e-3), (key, name)
 
 
 def test_segments_killed_together_are_both_repaired(lab):

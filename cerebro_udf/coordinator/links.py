@@ -69,11 +69,16 @@ class Address:
 
 
 class RemoteError(Exception):
-    """An error that the other end of a link reported; ``sqlstate`` is None when the link itself broke."""
+    """An error that the other end of a link reported; ``sqlstate`` is None when the link itself broke.
 
-    def __init__(self, sqlstate: Optional[str], message: str, detail: Optional[str] = None, hint: Optional[str] = None):
+    Args:
+        announced: Whether the server said that it ends the session: it was told to, or another process of it has crashed.
+    """
+
+    def __init__(self, sqlstate: Optional[str], message: str, detail: Optional[str] = None, hint: Optional[str] = None,
+                 announced: bool = False):  # fmt: skip
         super().__init__(message)
-        self.sqlstate, self.message, self.detail, self.hint = sqlstate, message, detail, hint
+        self.sqlstate, self.message, self.detail, self.hint, self.announced = sqlstate, message, detail, hint, announced
 
 
 @dataclass
@@ -157,6 +162,8 @@ class Link:
         self._broken: Optional[str] = None  # why the current request could not be sent
         self.progress: Optional[dict] = None  # the running request's last word about itself
         self.facts: dict = {}  # what the other end said about its node
+        self.recovered_at: Optional[bytes] = None  # when its server last recovered from a crash, or its statistics were reset
+        self._farewell: Optional[str] = None  # how the server announced that it ends the session
 
     # -- connecting --
 
@@ -211,6 +218,8 @@ class Link:
     def _on_notice(self, result) -> None:
         text = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
         message = text.decode("utf-8", "replace")
+        if (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").startswith(b"57P"):  # a crash elsewhere, a server that stops
+            self._farewell = message
         if message.startswith(PROGRESS_PREFIX):
             self.progress = json.loads(message[len(PROGRESS_PREFIX) :])
 
@@ -304,7 +313,8 @@ class Link:
             else:
                 error = _remote_error(result)
         if self._conn.status != pq.ConnStatus.OK:
-            error = RemoteError(None, error.message if error else "the connection is gone")
+            farewell = self._farewell or (error.message if error and error.sqlstate else None)
+            error = RemoteError(None, farewell or (error.message if error else "the connection is gone"), announced=bool(farewell))
             self.close()
         return self._finish(request, rows, error)
 
@@ -312,7 +322,7 @@ class Link:
         """Close the link; gives the current request's reply, which says so."""
         request = self._current
         self.close()
-        return self._finish(request, [], RemoteError(None, why))
+        return self._finish(request, [], RemoteError(None, self._farewell or why, announced=bool(self._farewell)))
 
     def _finish(self, request: _Request, rows, error: Optional[RemoteError]) -> Reply:
         reply = Reply(self, request.tag, rows, error, request.sent_at, time.time())

@@ -193,10 +193,10 @@ class Loader:
         self.in_files = sum(report["file_bytes"] > 0 for report in reports)
         return [report["bytes"] for report in reports]
 
-    def again(self, number: int, before: dict, encoders: dict) -> None:
+    def again(self, number: int, before: dict, encoders: dict) -> bool:
         """Have a fresh session in place of the one before read and encode a shard; raises when it is not the same.
 
-        Nothing is waited for: the link is busy until all is done.
+        Nothing is waited for: the link is busy until all is done. Returns what ``Segments.reopen`` does.
         """
 
         def loaded(report: dict) -> None:
@@ -209,8 +209,9 @@ class Loader:
             else:
                 loaded(parsed(reply.rows[0][0]))
 
-        self._segments.reopen(number)
+        crashed = self._segments.reopen(number)
         self._segments.post(number, _LOAD, self._spec(number), then=received)
+        return crashed
 
 
 def verify(segments: Sequence[str], before: Sequence[dict], now: Sequence[dict], held: Optional[str]) -> None:

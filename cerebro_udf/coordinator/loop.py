@@ -37,14 +37,16 @@ class Loop:
         maker: Makes the trials that are asked for.
         rank: Metric name and ``min`` or ``max``.
         rows: Rows to train on and rows for validation, of each shard.
-        retries: How many lost links are repaired before the run fails.
-        reload: Has a fresh session of a segment read and encode its shard again, and does not wait for it.
+        retries: How often a trial's worker may die in one epoch before the trial fails; and how often in a row a segment's
+            session may be lost, no trial being to blame, before the run does.
+        reload: Has a fresh session of a segment read and encode its shard again, and does not wait for it; says whether the
+            segment's server has recovered from a crash since the session before began.
         progress: Publishes where the run stands.
     """
 
     def __init__(self, plpy, pulse, run: dict, segments: Segments, ledger: Ledger, scheduler: Scheduler, study: Study,
                  maker: Maker, rank: Tuple[str, str], rows: List[Tuple[int, int]], retries: int,
-                 reload: Callable[[int], None], progress: Progress):  # fmt: skip
+                 reload: Callable[[int], bool], progress: Progress):  # fmt: skip
         self._plpy, self._pulse, self._run = plpy, pulse, run
         self._segments, self._links, self._ledger = segments, segments.links, ledger
         self._retries, self._reload = retries, reload
@@ -54,6 +56,7 @@ class Loop:
         self.trials: Dict[int, Trial] = {}
         self._units: Dict[int, Unit] = {}  # those that the scheduler knows
         self._waiting: Dict[int, Tuple[Unit, int]] = {}  # trial -> unit that waits for the verdict on this epoch of it
+        self._losses: Dict[int, int] = {}  # segment -> sessions lost in a row, no trial being to blame
         self._asking = True  # whether the study may have another trial now
         self._progress = progress
         self.out_of_time = False  # whether time_limit has ended it
@@ -192,10 +195,16 @@ class Loop:
         self._scheduler.drop(unit.number)
 
     def _dissolve(self, unit: Unit) -> None:
-        """Have the members of a group go on alone."""
+        """Have the members of a group go on alone; a validation under way begins anew."""
         self._remove(unit)
+        unit.dissolved = True
         for trial in unit.members:
             trial.epoch, trial.done = unit.epoch, list(unit.done)
+            validated = sum(trial.number in blobs for blobs in unit.accumulators.values())
+            if validated:
+                self._ledger.validate_again(trial.number, unit.epoch)
+                trial.visits -= validated
+                self.visits.count -= validated
             alone = Unit([trial])
             alone.epoch_started = unit.epoch_started
             self._enter(alone)
@@ -215,7 +224,8 @@ class Loop:
 
     def _made(self, order: Order, unit: Unit, seconds: float, fused: bool) -> None:
         """Go on after a visit; its link is idle."""
-        if self._units.get(unit.number) is not unit:  # the last member failed
+        self._losses.pop(order.shard, None)
+        if not self._knows(unit):
             return
         self._scheduler.done(order, seconds)
         if order.phase == "validate":
@@ -227,19 +237,49 @@ class Loop:
             self._epoch_done(unit)
 
     def _repair(self, link: Link, error: LinkBroken) -> None:
-        """Open a lost link again and order its visit anew; the states before that visit are still here."""
+        """Open a lost link again and order its visit anew; the states before that visit are still here.
+
+        A visit is to blame where its segment's server has crashed, and has not said that another session was the cause.
+        """
         number = self._links.index(link)
-        if self._retries <= 0:
-            raise error
-        self._retries -= 1
         self._plpy.notice("%s (%s); trying again" % (error.message, error.detail))
         order, unit = self.visits.current.pop(number, (None, None))
-        self._reload(number)
-        if order is not None:
-            if self._units.get(unit.number) is unit:
+        if order is None:
+            unit = self.visits.summaries.pop(number, None)
+        crashed = self._reload(number)
+        if unit is not None and crashed and not error.announced:
+            self._losses.clear()
+            if self._knows(unit):
+                self._blame(unit, number, error)
+        else:
+            self._losses[number] = self._losses.get(number, 0) + 1
+            if self._losses[number] > self._retries:
+                raise error
+        if unit is not None and self._knows(unit):
+            if order is None:
+                self.visits.summarize(number, unit)
+            else:
                 self._scheduler.requeue(order)
-        elif number in self.visits.summaries:
-            self.visits.summarize(number, self.visits.summaries[number])
+
+    def _knows(self, unit: Unit) -> bool:
+        """Whether a unit still goes on as it is: its members have not all ended, nor gone on alone."""
+        return self._units.get(unit.number) is unit
+
+    def _blame(self, unit: Unit, number: int, error: LinkBroken) -> None:
+        """Lay a crash to who visited there. A group is dissolved: the culprit shows when each visits alone."""
+        if len(unit.members) > 1:
+            self._dissolve(unit)
+            return
+        (trial,) = unit.members
+        trial.crashes += 1
+        self._ledger.trial_crashes(trial.number, trial.crashes)
+        if trial.crashes > self._retries:
+            self._failed(
+                unit, trial, 'its worker died %s in epoch %d, last on segment "%s": %s (SQLSTATE %s)' % (
+                    counted(trial.crashes, "time"), unit.epoch, self._segments.shards[number].segment,
+                    error.detail.splitlines()[0], error.sqlstate,
+                ),
+            )  # fmt: skip
 
     def _failed(self, unit: Unit, trial: Trial, reason: str) -> None:
         if trial.ended:  # validated on several segments at once

@@ -20,6 +20,7 @@ from cerebro_udf.coordinator.links import (
     Link,
     RemoteError,
     Reply,
+    ask,
     configure,
     pump,
     stop,
@@ -39,6 +40,7 @@ VERSIONED = ("python", "tensorflow", "keras", "numpy")  # of ``worker_hello``: w
 IDLE_TIME = "1h"  # after which a warm link ends itself
 DEFAULT_MEMORY_SHARE = 0.5  # of what is available when the run begins, for all workers on a host together
 
+_RECOVERED = "select s.stats_reset::text from pg_catalog.pg_stat_bgwriter s"  # a server that recovers forgets its statistics
 _START = "select cerebro_internal.worker_start($1)::text"
 _GET = "select cerebro_internal.worker_get($1)"
 INIT = "select report::text, state from cerebro_internal.worker_init($1)"
@@ -75,16 +77,17 @@ OTHER_HINT = "The server log at {address} says more."
 
 
 class LinkBroken(SegmentUnreachable):
-    """A session that was open is gone; nothing else is known."""
+    """A session that was open is gone; ``announced`` says whether its server told that it ends it."""
 
-    def __init__(self, name: str, address: Address, why: str):
+    def __init__(self, name: str, address: Address, why: str, announced: bool = False):
         super().__init__('the link to segment "%s" broke' % name, why, "See the server log at %s, then resume the run." % address)
+        self.announced = announced
 
 
 def segment_error(error: RemoteError, name: str, address: Address) -> CerebroError:
     """What an error that a segment reported means for the caller."""
     if error.sqlstate is None:
-        return LinkBroken(name, address, error.message)
+        return LinkBroken(name, address, error.message, error.announced)
     if error.sqlstate in ("3F000", "42883") and "cerebro_internal" in error.message:
         return SegmentNotReady(
             'segment "%s" lacks the extension' % name,
@@ -196,6 +199,7 @@ class Segments:
                 if time.monotonic() > deadline:
                     raise LinkBroken(key[0].name, key[0], "It has not dropped its shard within %d s." % RELEASE_LONGEST_SECONDS)
             configure(link, self, SETTINGS)
+            link.recovered_at = ask(link, self, _RECOVERED)[0][0]
         except RemoteError as error:
             link.close()
             raise segment_error(error, key[0].name, key[0]) from None
@@ -405,14 +409,19 @@ class Segments:
         """What a segment's error means for the caller."""
         return segment_error(reply.error, self.shards[self.links.index(reply.link)].segment, reply.link.address)
 
-    def reopen(self, number: int) -> None:
+    def reopen(self, number: int) -> bool:
         """Replace a link that was lost, or holds too much, and have TensorFlow start there, which is not waited for.
+
+        Returns:
+            Whether the server has recovered from a crash since the link before was opened.
 
         Raises:
             SegmentUnreachable, NotAuthenticated, SegmentNotReady: see ``_replace``.
         """
+        before = self.links[number].recovered_at
         self._replace(number)
         self.post(number, _START, {"threads": self.links[number].facts["threads"]}, then=lambda reply: None)
+        return self.links[number].recovered_at != before
 
     def _replace(self, number: int) -> None:
         """Close a link and open it again; a server that is recovering, or has not freed the former session's place, is given time.

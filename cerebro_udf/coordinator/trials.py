@@ -36,6 +36,7 @@ class Trial:
     train_metrics: dict = field(default_factory=dict)
     learning_rate: Optional[float] = None  # after its last visit
     visits: int = 0  # made in all, of both phases
+    crashes: int = 0  # how often its worker died while it visited, in that epoch
     status: str = "waiting"
     error: Optional[str] = None
     stopped: Optional[str] = None  # why it ended before its last epoch
@@ -78,7 +79,7 @@ class Trial:
             self.best_epoch, self.best_seq = epoch, self.seq
         if verdict.learning_rate is not None:
             self.order["learning_rate"] = verdict.learning_rate
-        self.epoch, self.done = epoch + 1, []
+        self.epoch, self.done, self.crashes = epoch + 1, [], 0
         return status, verdict.stop
 
 
@@ -114,23 +115,26 @@ class Unit:
         self.epoch_started: Optional[float] = None  # when this driver sent the first order of the epoch
         self.accumulators: Dict[int, Dict[int, bytes]] = {}  # shard -> trial -> of the epoch being validated
         self.validation: Dict[int, dict] = {}  # trial -> metrics of that validation
+        self.dissolved = False  # whether its members have gone on alone: what is still under way for it counts for nothing
 
     def leave(self, trial: Trial) -> None:
         self.members = [member for member in self.members if member is not trial]
 
 
 def group(trials: Iterable[Trial], segments: int, fuse: bool) -> List[Unit]:
-    """Put trials into units; groups are small enough that every segment has one to train."""
+    """Put trials into units; groups are small enough that every segment has one to train. Whose worker has died goes alone."""
     trials = list(trials)
     if not fuse:
         return [Unit([trial]) for trial in trials]
+    alone = [trial for trial in trials if trial.crashes]
+    trials = [trial for trial in trials if not trial.crashes]
     alike: Dict[Any, List[Trial]] = {}
     for trial in trials:
         alike.setdefault((trial.shape, trial.epoch, tuple(sorted(trial.done))), []).append(trial)
     # Units of different programs take different times; two for every segment even that out.
     wanted = segments * (2 if len(alike) > 1 else 1)
     largest = max(1, min(MAX_GROUP, len(trials) // wanted))
-    units = []
+    units = [Unit([trial]) for trial in alone]
     for same in alike.values():
         pieces = -(-len(same) // largest)
         units += [Unit(same[piece::pieces]) for piece in range(pieces)]
@@ -191,6 +195,7 @@ class Maker:
             trial.status, trial.stopped, trial.visits = row["state"], row["stopped"], len(done)
             trial.error = row["error"] or trial.error
             trial.metric, trial.best_epoch, trial.best_seq = row["metric"], row["best_epoch"], row["best_seq"]
+            trial.crashes = row["crashes"]
             if trial.ended:
                 continue
             for past in history.get(trial.number, []):

@@ -108,7 +108,7 @@ class Visits:
         del self.current[order.shard]
         blobs = split(chunks, [part["bytes"] for part in report["members"]])
         for trial, part, blob in zip(members, report["members"], blobs):
-            if trial.ended:  # failed meanwhile, on another segment
+            if trial.ended or unit.dissolved:  # failed meanwhile, on another segment; or goes on alone
                 continue
             if part["status"] == "failed":
                 self._failed(unit, trial, part["error"])

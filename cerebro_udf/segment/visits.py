@@ -148,6 +148,7 @@ class _Between:
 
     def __init__(self, plpy, spec: dict, rows: int, passes: int):
         self._plpy, self._run, self._rows, self._passes = plpy, spec["run"], rows, passes
+        self._trials = [member["trial"] for member in spec["members"]]
         self._point = "mid-visit" if spec["phase"] == "train" else "validation"
         self._check = Pulse(plpy).check
         self._reached = False
@@ -162,7 +163,7 @@ class _Between:
         self._check()
         if not self._reached:
             self._reached = True
-            faults.reach(self._plpy, self._point, self._run)
+            faults.reach(self._plpy, self._point, self._run, self._trials)
 
     def progress(self, rows: int) -> None:
         """Tell how many of the shard's rows are done, on average over the members."""
