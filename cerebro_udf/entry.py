@@ -7,15 +7,8 @@ import json
 import math
 from typing import Any, Callable, List, Optional, Tuple
 
-import cerebro_udf
-from cerebro_udf.errors import (
-    CerebroError,
-    InvalidArgument,
-    NullArgument,
-    SegmentNotReady,
-    shown,
-    unstorable,
-)
+from cerebro_udf import versions
+from cerebro_udf.errors import CerebroError, InvalidArgument, NullArgument, shown, unstorable
 from cerebro_udf.wire import parsed
 
 MAX_DEPTH = 64  # of JSON arguments; what goes over them recursively must not run out of stack
@@ -23,33 +16,19 @@ NAME_CHARACTERS = 500  # of what the catalog keeps under a name: its indexes hol
 
 
 def door(function: Callable) -> Callable:
-    """Check the version once per session, and let errors out as PostgreSQL shows errors."""
+    """Check the versions, and let errors out as PostgreSQL shows errors."""
 
     @functools.wraps(function)
     def opened(plpy, gd: dict, *arguments: Any, **named: Any) -> Any:
         try:
-            if function.__name__ != "doctor" and arguments[:1] != ("hello",):
-                _same_version(plpy, gd)
+            versions.refuse_outdated(plpy, gd)
+            if function.__name__ != "doctor" and arguments[:1] != ("hello",):  # which tell of such things
+                versions.refuse_mixed(plpy, gd)
             return function(plpy, gd, *arguments, **named)
         except (CerebroError, plpy.SPIError) as error:
             raise shown(error) from None
 
     return opened
-
-
-def _same_version(plpy, gd: dict) -> None:
-    """Once per session: the extension's SQL and this package must be of one version."""
-    if "cerebro_version" in gd:
-        return
-    found = plpy.execute("select e.extversion as version from pg_catalog.pg_extension e where e.extname = 'cerebro'")
-    extension = found[0]["version"] if len(found) else None
-    if extension != cerebro_udf.__version__:
-        raise SegmentNotReady(
-            "extension and Python package of cerebro differ in version",
-            "The extension is %s, the package %s." % (extension, cerebro_udf.__version__),
-            "ALTER EXTENSION cerebro UPDATE TO '%s';" % cerebro_udf.__version__,
-        )
-    gd["cerebro_version"] = extension
 
 
 def _text(name: str, value: Optional[str]) -> str:

@@ -231,6 +231,12 @@ class AllTrialsFailed(CerebroError):
     sqlstate = "ML005"
 
 
+class SessionOutdated(CerebroError):
+    """The extension or the package was replaced since this session loaded it."""
+
+    sqlstate = "ML006"
+
+
 class ClientGone(CerebroError):
     """The client that asked for this statement has closed its connection."""
 

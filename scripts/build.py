@@ -2,8 +2,10 @@
 """Build the extension: concatenate migrations/ and sql/ into one script beside a control file.
 
     scripts/build.py [FOLDER]          (default: build/)
+    scripts/build.py --release         keep this version's script in releases/, and freeze it and its migrations
 
-migrations/ holds what runs once, numbered, frozen once released; sql/ holds what may be run again.
+migrations/ holds what runs once, numbered, frozen once released; sql/ holds what may be run again; releases/ holds the
+scripts of former versions, which are installed too: a dump of one of them is restored into that version, and then updated.
 Standard library only: this runs before anything is installed.
 """
 
@@ -22,6 +24,28 @@ ORDER: tuple[str, ...] = ("catalog.sql",)
 # Nothing is found by a search path that the installing superuser has: an operator in public, say, is nobody's here.
 HEAD = """\\echo Use "{command}" to load this file.\\quit
 SET LOCAL search_path = pg_catalog, pg_temp;
+"""
+
+# What drives a run holds locks that an update waits for, and its ledger would then wait for the update.
+GUARD = """
+DO $do$
+DECLARE
+    driven record;
+BEGIN
+    SELECT r.name, r.owner, r.driver_pid INTO driven
+    FROM cerebro_internal.run r
+    JOIN pg_catalog.pg_locks l ON l.pid = r.driver_pid AND l.objid::int8 = r.lock_key
+    WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2 AND l.classid::int8 = 1128616514
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'run "%" is being driven', driven.name
+        USING ERRCODE = '55006'
+          , DETAIL = pg_catalog.format('It belongs to role "%s"; the session of process %s drives it.', driven.owner, driven.driver_pid)
+          , HINT = pg_catalog.format(
+                'Wait for it, or cancel it (cerebro.resume goes on with it then): select pg_cancel_backend(%s);', driven.driver_pid);
+    END IF;
+END
+$do$;
 """
 
 CONTROL = """\
@@ -62,9 +86,19 @@ def functions(root: Path = ROOT) -> list[Path]:
 
 
 def frozen(root: Path = ROOT) -> list[tuple[str, str, str]]:
-    """What migrations/frozen.txt says of released migrations: (sha256, file name, first release)."""
+    """What migrations/frozen.txt says of what was released: (sha256, file, the release that brought it)."""
     lines = (root / "migrations" / "frozen.txt").read_text("utf-8").splitlines()
     return [tuple(line.split()) for line in lines if line.strip() and not line.startswith("#")]
+
+
+def released(root: Path = ROOT) -> list[str]:
+    """The versions that were released, oldest first."""
+    return sorted({release for _, _, release in frozen(root)}, key=lambda text: [int(part) for part in text.split(".")])
+
+
+def script_of(release: str) -> str:
+    """Where the script of a released version is kept."""
+    return "releases/cerebro--%s.sql" % release
 
 
 def concatenate(files: list[Path], root: Path = ROOT) -> str:
@@ -78,34 +112,61 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def header(command: str) -> str:
+    return HEAD.format(command=command)
+
+
+def whole(root: Path = ROOT) -> str:
+    """The script that creates the extension as it is now."""
+    return header("CREATE EXTENSION cerebro") + concatenate(migrations(root), root) + concatenate(functions(root), root)
+
+
+def update(later: list[Path], root: Path = ROOT) -> str:
+    """A script that brings the extension up to date from where only these migrations are missing."""
+    return header("ALTER EXTENSION cerebro UPDATE") + GUARD + concatenate(later, root) + concatenate(functions(root), root)
+
+
 def build(folder: Path, root: Path = ROOT, development: bool = False) -> None:
-    """Write the control file, the script, and an upgrade script from every release so far.
+    """Write the control file, the script, those of every release so far, and an update script from each.
 
     With `development`, also two scripts that let a server run sql/ again without a new version
     (`ALTER EXTENSION cerebro UPDATE TO 'reload'`, and back).
     """
     folder.mkdir(parents=True, exist_ok=True)
-    new = version(root)
-    rerun = concatenate(functions(root), root)
-    scripts = {"cerebro--%s.sql" % new: concatenate(migrations(root), root) + rerun}
-
-    releases = {file: release for _, file, release in frozen(root)}
-    order = sorted(set(releases.values()), key=lambda text: [int(part) for part in text.split(".")])
-    for place, old in enumerate(order):
-        known = {file for file, release in releases.items() if release in order[: place + 1]}
+    new, known = version(root), frozen(root)
+    scripts = {"cerebro--%s.sql" % new: whole(root)}
+    for place, old in enumerate(released(root)):
+        had = {file for _, file, release in known if release in released(root)[: place + 1]}
         if old != new:
-            later = [file for file in migrations(root) if file.name not in known]
-            scripts["cerebro--%s--%s.sql" % (old, new)] = concatenate(later, root) + rerun
+            later = [file for file in migrations(root) if str(file.relative_to(root)) not in had]
+            scripts["cerebro--%s--%s.sql" % (old, new)] = update(later, root)
+            scripts["cerebro--%s.sql" % old] = (root / script_of(old)).read_text("utf-8")
     if development:
-        scripts["cerebro--%s--reload.sql" % new] = ""
-        scripts["cerebro--reload--%s.sql" % new] = rerun
-
+        scripts["cerebro--%s--reload.sql" % new] = header("ALTER EXTENSION cerebro UPDATE")
+        scripts["cerebro--reload--%s.sql" % new] = update([], root)
     for name, text in scripts.items():
-        update = name.count("--") == 2
-        command = "ALTER EXTENSION cerebro UPDATE" if update else "CREATE EXTENSION cerebro"
-        (folder / name).write_text(HEAD.format(command=command) + text, "utf-8")
+        (folder / name).write_text(text, "utf-8")
     (folder / "cerebro.control").write_text(CONTROL.format(version=new), "utf-8")
 
 
+def release(root: Path = ROOT) -> None:
+    """Keep the script of this version, and freeze it with the migrations that it brings."""
+    new = version(root)
+    if new in released(root):
+        raise SystemExit("%s is released already: raise __version__ in cerebro_udf/__init__.py" % new)
+    script = root / script_of(new)
+    script.parent.mkdir(exist_ok=True)
+    script.write_text(whole(root), "utf-8")
+    had = {file for _, file, _ in frozen(root)}
+    with open(root / "migrations" / "frozen.txt", "a", encoding="utf-8") as kept:
+        for file in [*migrations(root), script]:
+            name = str(file.relative_to(root))
+            if name not in had:
+                kept.write("%s %s %s\n" % (digest(file.read_text("utf-8")), name, new))
+
+
 if __name__ == "__main__":
-    build(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build")
+    if sys.argv[1:] == ["--release"]:
+        release()
+    else:
+        build(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build")

@@ -285,17 +285,19 @@ class Node:
             self.add_role(role)
 
     def extension(self) -> None:
-        """Create the extension, or run its functions again where they changed since."""
+        """Create the extension, update it from a released version, or run its functions again where they changed since."""
         wanted = self.cluster.digests()
         had = self.entry.get("extension", {})
-        there = self.sql("SELECT 1 FROM pg_catalog.pg_extension WHERE extname = 'cerebro'")
-        if there and had.get("migrations") != wanted["migrations"]:
+        there = self.sql("SELECT e.extversion FROM pg_catalog.pg_extension e WHERE e.extname = 'cerebro'").strip()
+        if there in build.released() and there != build.version():
+            self.sql("ALTER EXTENSION cerebro UPDATE")
+        elif there and had.get("migrations") != wanted["migrations"]:
             raise Problem(
                 "%s: migrations/ changed since the extension was created here. Start afresh with\n"
                 "`make clean`, or `scripts/cluster.py recreate` (drops runs and models, keeps tables)."
                 % self.name
             )
-        if not there:
+        elif not there:
             self.sql("SET client_min_messages = warning; CREATE EXTENSION cerebro CASCADE")
         elif had != wanted:
             self.sql(

@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import cerebro_udf
+from cerebro_udf import versions
 from cerebro_udf.catalog import raise_remote
 from cerebro_udf.coordinator import sharing
 from cerebro_udf.coordinator.links import (
@@ -103,6 +104,8 @@ def segment_error(error: RemoteError, name: str, address: Address) -> CerebroErr
     otherwise = DATA_HINT if error.sqlstate.startswith("22") else OTHER_HINT
     hint = error.hint or HINTS.get(error.sqlstate, otherwise).format(user=address.user, address=address)
     detail = error.detail or (READ_ONLY_DETAIL if error.sqlstate == "25006" else None)
+    if error.sqlstate == SegmentNotReady.sqlstate:
+        hint = "At %s: %s" % (address, hint)
     try:
         raise_remote(RemoteError(error.sqlstate, error.message, detail, hint), name)
     except CerebroError as translated:
@@ -160,11 +163,7 @@ class Segments:
         for link, fact in zip(self.links, facts):
             link.facts = fact
             if fact["cerebro"] != cerebro_udf.__version__:
-                raise SegmentNotReady(
-                    'segment "%s" runs another version of cerebro' % link.address.name,
-                    "It runs %s, the coordinator %s." % (fact["cerebro"], cerebro_udf.__version__),
-                    "Install version %s there." % cerebro_udf.__version__,
-                )
+                raise versions.other_node(link.address.name, fact["cerebro"])
 
     def versions(self) -> Dict[str, Dict[str, str]]:
         """What results depend on, by segment."""
