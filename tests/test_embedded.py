@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -13,46 +11,17 @@ import psycopg
 import pytest
 
 from scripts import cluster as embedded
-
-
-class Project:
-    """A copy of what the extension is built from, and its own cluster of one segment."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        for name in ("scripts", "cerebro_udf", "migrations", "sql"):
-            shutil.copytree(embedded.ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-
-    def run(self, *arguments: str, check: bool = True) -> str:
-        environment = {key: value for key, value in os.environ.items() if key != "CEREBRO_HOME"}
-        done = subprocess.run(
-            ["/usr/bin/python3", "scripts/cluster.py", *arguments],
-            cwd=self.folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        assert not check or done.returncode == 0, done.stdout
-        return done.stdout
-
-    def query(self, text: str):
-        with psycopg.connect(self.run("admin-url").strip()) as connection:
-            return connection.execute(text).fetchall()
-
-    @property
-    def ports(self) -> list[int]:
-        lines = self.run("status").splitlines()
-        return [int(line.split("127.0.0.1:")[1].split()[0]) for line in lines if "127.0.0.1" in line]
+from tests.project import Project
 
 
 @pytest.fixture(scope="module")
 def project():
-    folder = Path(tempfile.mkdtemp(prefix="cerebro-project-"))
-    os.chmod(folder, 0o755)
-    made = Project(folder)
+    made = Project(Path(tempfile.mkdtemp(prefix="cerebro-project-")))
     try:
         made.run("start", "--segments", "1", "--no-fsync")
         yield made
     finally:
-        made.run("clean", check=False)
-        shutil.rmtree(folder)
+        made.close()
 
 
 def test_url_is_the_demo_roles_and_works(project):
