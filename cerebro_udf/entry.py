@@ -21,9 +21,9 @@ def door(function: Callable) -> Callable:
     @functools.wraps(function)
     def opened(plpy, gd: dict, *arguments: Any, **named: Any) -> Any:
         try:
-            versions.refuse_outdated(plpy, gd)
+            extension = versions.refuse_outdated(plpy, gd)
             if function.__name__ != "doctor" and arguments[:1] != ("hello",):  # which tell of such things
-                versions.refuse_mixed(plpy, gd)
+                versions.refuse_mixed(extension)
             return function(plpy, gd, *arguments, **named)
         except (CerebroError, plpy.SPIError) as error:
             raise shown(error) from None

@@ -36,10 +36,13 @@ def installed() -> Optional[str]:
     return found.group(1) if found else None
 
 
-def refuse_outdated(plpy: Any, gd: dict) -> None:
+def refuse_outdated(plpy: Any, gd: dict) -> str:
     """See that nothing was put in the place of what this session has loaded and remembers.
 
     What it loads later would be of the other version; what it remembers of runs may be of others that have their numbers.
+
+    Returns:
+        The extension's version.
 
     Raises:
         SessionOutdated.
@@ -56,28 +59,30 @@ def refuse_outdated(plpy: Any, gd: dict) -> None:
                 NEW_SESSION,
             )
         _seen = mark
-    oid = _extension(plpy, gd)[0]
-    if gd.setdefault("cerebro_extension", oid) != oid:
+    if "cerebro_extension_plan" not in gd:
+        gd["cerebro_extension_plan"] = plpy.prepare(_EXTENSION)
+    row = plpy.execute(gd["cerebro_extension_plan"])[0]
+    if gd.setdefault("cerebro_extension", row["oid"]) != row["oid"]:
         raise SessionOutdated(
             "extension cerebro was created anew since this session began",
             "The session remembers runs and models of the one that was dropped.",
             NEW_SESSION,
         )
+    return row["version"]
 
 
-def refuse_mixed(plpy: Any, gd: dict) -> None:
+def refuse_mixed(extension: str) -> None:
     """The extension's SQL and this package must be of one version.
 
     Raises:
         SegmentNotReady.
     """
-    extension = _extension(plpy, gd)[1]
     if extension != cerebro_udf.__version__:
         raise SegmentNotReady(
             "extension and Python package of cerebro differ in version",
             "The extension is %s, the package %s." % (extension, cerebro_udf.__version__),
             "As superuser: ALTER EXTENSION cerebro UPDATE;"
-            if older(extension, cerebro_udf.__version__)
+            if _older(extension, cerebro_udf.__version__)
             else "Install version %s of the package (make install PG_CONFIG=…) on that host." % extension,
         )
 
@@ -85,7 +90,7 @@ def refuse_mixed(plpy: Any, gd: dict) -> None:
 def other_node(segment: str, there: str) -> SegmentNotReady:
     """What to say of a segment that has loaded another version than this session."""
     here = cerebro_udf.__version__
-    behind = 'of segment "%s"' % segment if older(there, here) else "of the coordinator"
+    behind = 'of segment "%s"' % segment if _older(there, here) else "of the coordinator"
     return SegmentNotReady(
         'segment "%s" runs another version of cerebro' % segment,
         "It runs %s, the coordinator %s." % (there, here),
@@ -94,16 +99,9 @@ def other_node(segment: str, there: str) -> SegmentNotReady:
     )
 
 
-def older(one: str, other: str) -> bool:
+def _older(one: str, other: str) -> bool:
     return _numbers(one) < _numbers(other)
 
 
 def _numbers(version: str) -> List[int]:
     return [int(part) for part in re.findall(r"\d+", version)]
-
-
-def _extension(plpy: Any, gd: dict) -> Tuple[int, str]:
-    if "cerebro_extension_plan" not in gd:
-        gd["cerebro_extension_plan"] = plpy.prepare(_EXTENSION)
-    row = plpy.execute(gd["cerebro_extension_plan"])[0]
-    return row["oid"], row["version"]

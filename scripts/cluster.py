@@ -291,7 +291,7 @@ class Node:
         there = self.sql("SELECT e.extversion FROM pg_catalog.pg_extension e WHERE e.extname = 'cerebro'").strip()
         if there in build.released() and there != build.version():
             self.sql("ALTER EXTENSION cerebro UPDATE")
-        elif there and had.get("migrations") != wanted["migrations"]:
+        elif there and had.get("version", build.version()) == build.version() and had.get("migrations") != wanted["migrations"]:
             raise Problem(
                 "%s: migrations/ changed since the extension was created here. Start afresh with\n"
                 "`make clean`, or `scripts/cluster.py recreate` (drops runs and models, keeps tables)."
@@ -491,7 +491,8 @@ class Cluster:
         """What the built extension consists of, to see later whether it changed."""
         return {
             "migrations": build.digest(build.concatenate(build.migrations())),
-            "functions": build.digest(build.concatenate(build.functions()) + build.version()),
+            "functions": build.digest(build.concatenate(build.functions())),
+            "version": build.version(),
         }
 
     # What the commands do.

@@ -114,11 +114,11 @@ class Lab:
         return Refusal.of(caught.value)
 
     @contextlib.contextmanager
-    def held(self, run: str):
+    def held(self, run: str, options: str = OPTIONS):
         """The session trains, and waits after the first visit while the context lasts; gives what becomes of the call."""
         self.rows("insert into cerebro_internal.fault (run, point, occurrence, action) values (%s, 'committed', 1, 'wait')", run)
         with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(self.session.execute, FIT, [run, "lab.points", OPTIONS])
+            running = pool.submit(self.session.execute, FIT, [run, "lab.points", options])
             try:
                 waits = "select 1 from pg_stat_activity where application_name = 'cerebro waits at committed'"
                 poll_until(lambda: running.done() or self.rows(waits), 60)
@@ -161,6 +161,7 @@ def origin(lab):
             "update": lab.refused(admin, "alter extension cerebro update to 'reload'; alter extension cerebro update to '%s'" % OLD),
             "drop": lab.refused(admin, "set lock_timeout = '200ms'; " + DROP),
         }
+        lab.shell("pg_dump --format=custom --file=during.dump cerebro")
         lab.rows("select pg_cancel_backend(%s)", lab.session.info.backend_pid)
         assert isinstance(running.exception(), psycopg.errors.QueryCanceled)
     assert lab.rows("select state from cerebro.run where run = 'half'") == [("cancelled",)]
@@ -177,6 +178,7 @@ def restored(origin):
     lab.shell("createdb plain; pg_dump cerebro > plain.sql; psql -Xq -v ON_ERROR_STOP=1 -d plain -f plain.sql")
     lab.shell(RESTORE_PARALLEL)
     lab.shell("createdb halves; for half in schema data; do pg_restore --exit-on-error --$half-only -d halves cerebro.dump; done")
+    lab.shell("createdb during; pg_restore --exit-on-error -d during during.dump")
     lab.copies = {name: lab.contents(name) for name in ("restored", "plain", "parallel", "halves")}
     return lab
 
@@ -189,7 +191,7 @@ def released(restored):
     number = 1 + len(list((lab.project.folder / "migrations").glob("*.sql")))
     (lab.project.folder / "migrations" / ("%03d-later.sql" % number)).write_text(MIGRATION)
     (lab.project.folder / "sql" / "zz_later.sql").write_text(FUNCTION)
-    with lab.held("flight") as running:
+    with lab.held("flight", json.dumps({**json.loads(OPTIONS), "epochs": 9})) as running:
         file.write_text(file.read_text().replace('"%s"' % OLD, '"%s"' % NEW))
     lab.flight = Refusal.of(running.exception())
     lab.project.run(str(next(lab.home.glob("prefix/**/extension"))), script="build.py")
@@ -209,13 +211,27 @@ def upgraded(released):
     with lab.connect() as fresh:
         lab.seen["open session, later"] = lab.refused(lab.session, FIT, "x", "lab.points", OPTIONS)
         lab.seen["segment is older"] = lab.refused(fresh, FIT, "x", "lab.far", OPTIONS)
-    lab.rows(UPDATE, node=1)
+    lab.project.run("start")  # it updates what is not
     return lab
 
 
 def test_a_dump_holds_every_row_in_every_format(restored):
     for name, found in restored.copies.items():
         assert found == restored.before["contents"], name
+
+
+def test_a_run_under_way_is_interrupted_in_the_copy(restored):
+    assert restored.rows("select run, state from cerebro.run order by 1", database="during") == [("half", "interrupted"), ("whole", "done")]
+    query = "select t.last_seq > 0 from cerebro_internal.run r join cerebro_internal.trial t on t.run = r.id where r.name = 'half'"
+    assert restored.rows(query, database="during") == [(True,)]
+
+
+def test_what_pack_has_made_outlives_the_extension(restored):
+    count = "select count(*) > 0 from lab.packed"
+    assert restored.rows(count, database="halves") == [(True,)]
+    restored.rows(DROP, database="halves")
+    assert restored.rows(count, database="halves") == [(True,)]
+    assert restored.rows("select count(*) from lab.points", database="halves") == [(120,)]
 
 
 def test_a_member_of_pg_read_all_data_dumps_what_the_owner_of_the_database_may_not(origin):
@@ -251,8 +267,8 @@ def test_an_open_session_is_told_to_start_anew(upgraded):
 def test_a_run_under_way_ends_resumably_when_its_segment_is_upgraded(upgraded):
     error = upgraded.flight
     assert (error.sqlstate, error.message) == ("ML006", 'segment "local_1": cerebro was upgraded since this session began')
-    query = "select r.state, t.last_seq from cerebro_internal.run r join cerebro_internal.trial t on t.run = r.id where r.name = 'flight'"
-    assert upgraded.rows(query) == [("failed", 1)]
+    query = "select r.state, t.last_seq > 0 from cerebro_internal.run r join cerebro_internal.trial t on t.run = r.id where name = 'flight'"
+    assert upgraded.rows(query) == [("failed", True)]
 
 
 def test_a_node_of_another_version_is_named_with_what_to_do(upgraded):
