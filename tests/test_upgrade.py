@@ -38,6 +38,7 @@ GRANT SELECT ON cerebro_internal.later TO PUBLIC;
 """
 OPTIONS = json.dumps({"epochs": 2, "seed": 3, "order": "fixed", "segments": 1, "batch_size": 16, "optimizer": "adam"})
 FIT = "select * from cerebro.fit(%s, %s::text::regclass, 'logit', 'label', '{a,b}', %s)"
+QUICK = json.dumps({**json.loads(OPTIONS), "epochs": 1})
 PREDICT = "select cerebro.predict_probabilities('prod', row_to_json(t)::text)::text from lab.points t order by a limit 3"
 OUTCOME = """
 select (select md5(string_agg(s::text, ',' order by s.trial, s.seq, s.chunk)) from (
@@ -300,21 +301,35 @@ def test_there_is_no_way_back_to_an_older_version(upgraded):
     )  # fmt: skip
 
 
-def test_runs_of_a_restored_and_updated_dump_predict_and_resume_bit_for_bit(upgraded):
-    lab = upgraded
-    lab.shell(RESTORE_OLDER.replace("'0.1.0'", "'%s'" % OLD))
-    assert lab.rows("select extversion from pg_extension where extname = 'cerebro'", database="again") == [(NEW,)]
-    with lab.connect(database="again") as connection:
-        ask = connection.execute
-        ask(MAPPING.replace(":'password'", "'%s'" % lab.nodes[0]["passwords"]["demo"]))
-        failed = "select node, item, value from cerebro.doctor() where ok is false"
-        assert [item for _, item, value in ask(failed).fetchall()] == ["packed table lab.packed"]
-        assert ask(PREDICT).fetchall() == lab.before["predictions"]
-        assert ask("select run, granted_to from cerebro.run where run = 'whole'").fetchall() == [("whole", ["public"])]
-        assert ask("select trial from cerebro.resume('half')").fetchall() == [(0,)]
-        assert lab.outcome("half", "again") == lab.before["whole"]
-        ask(FIT, ["third", "lab.packed", json.dumps({**json.loads(OPTIONS), "epochs": 1})])
-        assert ask("select count(*) from cerebro.run where state = 'done'").fetchone() == (3,)
+@pytest.fixture(scope="module")
+def again(upgraded):
+    """A session in the older version's dump, restored into that version and then updated."""
+    upgraded.shell(RESTORE_OLDER.replace("'0.1.0'", "'%s'" % OLD))
+    with upgraded.connect(database="again") as connection:
+        connection.execute(MAPPING.replace(":'password'", "'%s'" % upgraded.nodes[0]["passwords"]["demo"]))
+        yield connection
+
+
+def test_runs_of_a_restored_and_updated_dump_predict_and_resume_bit_for_bit(upgraded, again):
+    ask = again.execute
+    assert ask("select extversion from pg_extension where extname = 'cerebro'").fetchall() == [(NEW,)]
+    failed = ask("select node, item, value from cerebro.doctor() where ok is false").fetchall()
+    assert [item for _, item, _ in failed] == ["packed table lab.packed"]
+    assert ask(PREDICT).fetchall() == upgraded.before["predictions"]
+    assert ask("select granted_to from cerebro.run where run = 'whole'").fetchall() == [(["public"],)]
+    assert ask("select trial from cerebro.resume('half')").fetchall() == [(0,)]
+    assert upgraded.outcome("half", "again") == upgraded.before["whole"]
+    ask(FIT, ["packed", "lab.packed", QUICK])
+    assert ask("select state from cerebro.run where run = 'packed'").fetchall() == [("done",)]
+
+
+def test_a_drop_does_not_wait_for_warm_workers(upgraded, again):
+    again.execute(FIT, ["warm", "lab.points", QUICK])
+    with upgraded.connect(ADMIN, "again") as admin, admin.transaction(force_rollback=True):
+        admin.execute("set local lock_timeout = '1s'")
+        admin.execute(DROP)
+        here = "select count(*) from pg_stat_activity where datname = 'again' and application_name = 'cerebro worker'"
+        assert admin.execute(here).fetchone() == (1,)
 
 
 def test_dropping_the_extension_leaves_nothing_and_it_can_be_created_again(lab):
