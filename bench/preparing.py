@@ -33,8 +33,10 @@ def measure(servers: Servers, rounds: int) -> list[Measure]:
     found = []
     for kind in COUNTS:
         done = subprocess.run(
-            [sys.executable, "-m", "bench.preparing", kind, str(rounds)], text=True, stdout=subprocess.PIPE, env=environment, check=True
+            [sys.executable, "-m", "bench.preparing", kind, str(rounds)], text=True, capture_output=True, env=environment
         )
+        if done.returncode:
+            raise RuntimeError(done.stderr)
         found.append(ratio("%s, against tf.data" % kind, json.loads(done.stdout), "tf.data", "prepared", GOAL, True))
     return found
 
