@@ -107,11 +107,6 @@ def test_an_autoencoder_on_three_segments_trains_as_plain_keras_on_its_scaled_ro
             np.testing.assert_array_equal(ours, theirs)
 
 
-def test_an_autoencoder_on_one_segment_sees_every_row_once_per_epoch(session, rows):
-    run = session.fit(rows.sharded(33), rows.model, "x", ["x"], **OPTIONS)
-    assert_visited(session, run, [33])
-
-
 def test_an_autoencoder_of_257_columns_has_an_expression_of_them_as_its_label(session, rows):
     names = ["c%d" % i for i in range(WIDTH)]
     table = session.sharded(dict.fromkeys(names, "real"), rows.values.tolist(), [16, 17])
@@ -187,3 +182,8 @@ def test_an_encoder_that_does_not_fit_a_label_is_refused(session, rows, fitted):
     assert (error.sqlstate, error.message) == ("2202E", 'segment "segment_1": the arrays of column "x" differ in shape')
     error = session.refused(table, rows.model, "row", ["x", "row"])
     assert (error.sqlstate, error.message) == ("22023", 'label "row" is among the features')
+
+
+def test_an_autoencoder_on_one_segment_sees_every_row_once_per_epoch(session, rows):
+    run = session.fit(rows.sharded(33), rows.model, "x", ["x"], **OPTIONS)
+    assert_visited(session, run, [33])

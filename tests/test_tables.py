@@ -94,7 +94,7 @@ def skipped(case: Case) -> int:
     )
 
 
-@settings(max_examples=30, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=18, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_a_run_on_any_table_is_right_or_says_which_column_is_at_fault(session, case):
     *features, label = case.columns

@@ -93,7 +93,7 @@ def test_stratified_folds_hold_out_every_row_once(session, table, model):
 def test_the_documentations_cross_validation_runs_as_it_is_written(session):
     page = (Path(__file__).resolve().parent.parent / "docs" / "options.md").read_text("utf-8")
     script = re.findall(r"^```sql\n(.*?)^```$", page.partition("Cross-validation")[2], re.MULTILINE | re.DOTALL)[0]
-    session.sharded({**POINTS, "late": "boolean"}, [(a, b, c, c) for a, b, c in zip(*points(50).values())], [50], name="flights_of_may")
+    session.sharded({**POINTS, "late": "boolean"}, [(a, b, c, c) for a, b, c in zip(*points(50).values())], [25, 25], name="flights_of_may")
     session.model(LOGIT, "mlp")
     train, average = script.strip().rstrip(";").split(";")
     assert len(session.rows(train)) == 5
@@ -285,7 +285,7 @@ def test_tables_that_cannot_hold_rows_for_validation_are_refused(session, table,
 
 
 def test_submitted_runs_and_those_that_begin_from_others_take_every_form(session, model):
-    table, further = session.sharded(COLUMNS, made(), [96], [1]), session.sharded(COLUMNS, [made()[0], made()[90]], [2], [1])
+    table, further = session.sharded(COLUMNS, made(), [60, 36]), session.sharded(COLUMNS, [made()[0], made()[90]], [1, 1])
     first, second = session.name(), session.name()
     submit = session.call(table, model, "label", run=first, validation={"table": further.name}, learning_rate=0.1)
     session.conn.execute(submit[0].replace("cerebro.fit", "cerebro.submit"), submit[1])
