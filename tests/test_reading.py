@@ -128,7 +128,8 @@ def test_an_expression_goes_by_names_and_types_of_here(session):
             )
         session.conn.execute(
             "create foreign table {0}_{1} (x numeric options (column_name 'A'), b int options (column_name 'x'), y boolean)"
-            " server segment_{1} options (schema_name '{3}', table_name '{4}'); alter table {0} attach partition {0}_{1} for values in ({2})".format(
+            " server segment_{1} options (schema_name '{3}', table_name '{4}');"
+            " alter table {0} attach partition {0}_{1} for values in ({2})".format(
                 name, number, y, session.schema, remote
             )
         )
