@@ -22,7 +22,7 @@ BACKLOG_BYTES = 4 * MESSAGE_BYTES  # unsent states beyond which no further visit
 
 SETTINGS = {
     "synchronous_commit": "off", "lock_timeout": "10s", "statement_timeout": "0", "TimeZone": "UTC",
-    "DateStyle": "ISO", "extra_float_digits": "3", "search_path": "pg_catalog, pg_temp",
+    "DateStyle": "ISO", "extra_float_digits": "3",
     "default_transaction_isolation": "read committed", "default_transaction_read_only": "off",
     "client_min_messages": "warning", "idle_session_timeout": "0", "bytea_output": "hex",
 }  # fmt: skip

@@ -310,7 +310,14 @@ def text_sql(value: str, name: str) -> str:
         return value + "::pg_catalog.int8::pg_catalog.text"
     if type_.spelling == "folded":
         return _folded(value + "::pg_catalog.text")
+    if base(name) == "enum":
+        return _labels(value)
     return value + ("" if type_.cast == "text" else "::pg_catalog." + type_.cast) + "::pg_catalog.text"
+
+
+def _labels(value: str) -> str:
+    """SQL for the text of enums: a cast would call a function that the type's owner may have made for it, as whoever reads."""
+    return "CASE WHEN NOT (%s IS NULL) THEN pg_catalog.format('%%s', %s) END" % (value, value)
 
 
 def _folded(text: str) -> str:
@@ -323,6 +330,8 @@ def texts_sql(value: str, name: str) -> str:
     cast = of(name).cast
     if of(name).spelling == "folded":
         return _folded(value + "::pg_catalog.text[]::pg_catalog.text") + "::pg_catalog.text[]"
+    if base(name) == "enum":
+        return _labels(value) + "::pg_catalog.text[]"
     return value + ("" if cast == "text" else "::pg_catalog.%s[]" % cast) + "::pg_catalog.text[]"
 
 

@@ -179,12 +179,12 @@ class Link:
             "host": address.host, "port": address.port, "dbname": address.dbname, "user": address.user,
             "application_name": self._application, "client_encoding": "UTF8",
             "passfile": "/nonexistent", "gssencmode": "disable", "connect_timeout": "10",
+            "options": "-csearch_path=pg_catalog,pg_temp",  # from the first statement on, whatever the role's own setting says
+            "require_auth": "scram-sha-256,md5" if address.needs_password else "!password",
         }  # fmt: skip
         given.update(address.ssl)
         if address.password is not None:
             given["password"] = address.password
-        if address.needs_password:
-            given["require_auth"] = "scram-sha-256,md5"
         conninfo = " ".join("%s='%s'" % (k, v.replace("\\", "\\\\").replace("'", "\\'")) for k, v in given.items())
         with _without_libpq_environment():
             conn = pq.PGconn.connect_start(conninfo.encode())

@@ -53,7 +53,7 @@ _RELEASE = (
 SETTINGS = {
     "synchronize_seqscans": "off", "max_parallel_workers_per_gather": "0", "row_security": "on", "lock_timeout": "10s",
     "statement_timeout": "0", "idle_session_timeout": "0", "idle_in_transaction_session_timeout": "0",
-    "TimeZone": "UTC", "DateStyle": "ISO", "extra_float_digits": "3", "search_path": "pg_catalog, pg_temp",
+    "TimeZone": "UTC", "DateStyle": "ISO", "extra_float_digits": "3",
     "client_connection_check_interval": "500ms", "client_min_messages": "notice", "jit": "off",
     "bytea_output": "hex",
     "work_mem": "160MB",  # a visit's result passes through a tuple store; a state of 64 MB must not spill to disk there

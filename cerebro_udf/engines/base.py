@@ -225,6 +225,7 @@ class Engine(ABC):
 
         Raises:
             NotAuthenticated: the caller has no user mapping of its own with a password there.
+            NoPrivilege: neither a superuser nor the caller says where it leads.
         """
 
     @abstractmethod

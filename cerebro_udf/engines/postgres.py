@@ -9,7 +9,7 @@ from typing import Dict, List, Optional, Tuple
 from cerebro_udf.coordinator.links import Address
 from cerebro_udf.coordinator.source import TREE, Source
 from cerebro_udf.engines.base import SELF, Engine, Layout, Part, Piece, Read, Shard
-from cerebro_udf.errors import InvalidArgument, NotAuthenticated, NotSupported
+from cerebro_udf.errors import InvalidArgument, NoPrivilege, NotAuthenticated, NotSupported
 
 MAX_DEFAULT_WORKERS = 8
 
@@ -101,6 +101,7 @@ SEGMENT_COLUMNS = ("segment", "cerebro_segment")  # of a table that is partition
 
 _SERVER = """
 select w.fdwname as wrapper, r.rolname as role, r.rolsuper as super
+     , o.rolname as owner, o.rolsuper or o.oid = r.oid as trusted
      , pg_catalog.has_server_privilege(s.oid, 'USAGE') as usable
      , (select pg_catalog.json_object_agg(o.option_name, o.option_value)
         from pg_catalog.pg_options_to_table(s.srvoptions) o)::text as server
@@ -110,6 +111,7 @@ select w.fdwname as wrapper, r.rolname as role, r.rolsuper as super
 from pg_catalog.pg_foreign_server s
 join pg_catalog.pg_foreign_data_wrapper w on w.oid = s.srvfdw
 join pg_catalog.pg_roles r on r.rolname = current_user
+join pg_catalog.pg_roles o on o.oid = s.srvowner
 where s.srvname = $1
 """
 
@@ -318,6 +320,12 @@ class PostgresEngine(Engine):
                 "select * from cerebro.doctor() prints the command that makes it.",
             )
         row = found[0]
+        if not row["trusted"]:
+            raise NoPrivilege(
+                'server "%s" belongs to role "%s", which is no superuser' % (server, row["owner"]),
+                "The owner of a server can have it lead anywhere, and whoever is there would be sent your models and could pass your login on.",
+                "Have a superuser see where it leads, and take it over: ALTER SERVER %s OWNER TO …;" % self._plpy.quote_ident(server),
+            )
         options = json.loads(row["server"] or "{}")
         mapping = json.loads(row["mapping"] or "null")
         if not row["super"] and (not row["usable"] or mapping is None or not mapping.get("password")):
@@ -369,7 +377,9 @@ class PostgresEngine(Engine):
         rows = self._plpy.execute(
             "select s.srvname as name from pg_catalog.pg_foreign_server s"
             " join pg_catalog.pg_foreign_data_wrapper w on w.oid = s.srvfdw"
-            " where w.fdwname = 'postgres_fdw' and pg_catalog.has_server_privilege(s.oid, 'USAGE') order by s.srvname"
+            " join pg_catalog.pg_roles o on o.oid = s.srvowner"
+            " where w.fdwname = 'postgres_fdw' and pg_catalog.has_server_privilege(s.oid, 'USAGE')"
+            " and (o.rolsuper or o.rolname = current_user) order by s.srvname"
         )
         return [row["name"] for row in rows]
 
