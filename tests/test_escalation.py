@@ -278,7 +278,7 @@ def evil(cluster, attacker, listener):
 def test_no_link_goes_where_another_role_says(session, superuser, evil, attacker, listener, run):
     model, wanted = session.model(), Refusal(
         "42501", 'server "evil" belongs to role "%s", which is no superuser' % attacker,
-        "The owner of a server can have it lead anywhere, and whoever is there would be sent your models and could pass your login on.",
+        "Its owner can have it lead anywhere, and whoever is there would be sent your models and could pass your login on.",
         HINT,
     )  # fmt: skip
     calls = [session.call(evil, model, "label"), ("select * from cerebro.segments(%s::text::regclass)", [evil]),

@@ -323,7 +323,7 @@ class PostgresEngine(Engine):
         if not row["trusted"]:
             raise NoPrivilege(
                 'server "%s" belongs to role "%s", which is no superuser' % (server, row["owner"]),
-                "The owner of a server can have it lead anywhere, and whoever is there would be sent your models and could pass your login on.",
+                "Its owner can have it lead anywhere, and whoever is there would be sent your models and could pass your login on.",
                 "Have a superuser see where it leads, and take it over: ALTER SERVER %s OWNER TO …;" % self._plpy.quote_ident(server),
             )
         options = json.loads(row["server"] or "{}")
