@@ -311,13 +311,13 @@ def text_sql(value: str, name: str) -> str:
     if type_.spelling == "folded":
         return _folded(value + "::pg_catalog.text")
     if base(name) == "enum":
-        return _labels(value)
+        return "(%s)[1]" % _labels("ARRAY[%s]" % value)
     return value + ("" if type_.cast == "text" else "::pg_catalog." + type_.cast) + "::pg_catalog.text"
 
 
-def _labels(value: str) -> str:
-    """SQL for the text of enums: a cast would call a function that the type's owner may have made for it, as whoever reads."""
-    return "CASE WHEN NOT (%s IS NULL) THEN pg_catalog.format('%%s', %s) END" % (value, value)
+def _labels(array: str) -> str:
+    """SQL for the texts of enums in an array: a cast would call a function that the type's owner may have made for it, as whoever reads."""
+    return "pg_catalog.array_out(%s)::pg_catalog.text::pg_catalog.text[]" % array
 
 
 def _folded(text: str) -> str:
@@ -331,7 +331,7 @@ def texts_sql(value: str, name: str) -> str:
     if of(name).spelling == "folded":
         return _folded(value + "::pg_catalog.text[]::pg_catalog.text") + "::pg_catalog.text[]"
     if base(name) == "enum":
-        return _labels(value) + "::pg_catalog.text[]"
+        return _labels(value)
     return value + ("" if cast == "text" else "::pg_catalog.%s[]" % cast) + "::pg_catalog.text[]"
 
 
