@@ -24,7 +24,7 @@ SETTINGS = {
     "synchronous_commit": "off", "lock_timeout": "10s", "statement_timeout": "0", "TimeZone": "UTC",
     "DateStyle": "ISO", "extra_float_digits": "3",
     "default_transaction_isolation": "read committed", "default_transaction_read_only": "off",
-    "client_min_messages": "warning", "idle_session_timeout": "0", "bytea_output": "hex",
+    "client_min_messages": "warning", "idle_session_timeout": "0", "transaction_timeout": "0", "bytea_output": "hex",
 }  # fmt: skip
 
 # This role's own runs, newest first; one that is being driven or that an alias needs is held.

@@ -317,6 +317,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
     deadline = None if options.time_limit is None else began_at + options.time_limit
     try:
         take()
+        faults.reach(plpy, "claimed", run)
         record = ledger.record(ledger.run)
         progress = Progress(segments, ledger)
         segments.share_hosts(steady=options.order == "fixed")
@@ -346,6 +347,7 @@ def _drive(plpy, pulse: Pulse, ledger: Ledger, segments: Segments, table: Source
                 "versions": segments.versions(),
             }  # fmt: skip
             ledger.ready(plan, encoders, rank, replaces=record["replaces"] is not None)
+        faults.reach(plpy, "ready", run)
         scheduler = Scheduler([a for a, _ in rows], [b for _, b in rows], options.epochs, options.order, options.seed)
         study = Study(options.search, options.seed, record["definition"], options, rank[1], window)
         maker = Maker(options, record["definition"], encoders, rank, len(rows))

@@ -25,6 +25,10 @@ TURN_SECONDS = 0.05  # how long a poll may last before interrupts are looked at
 CANCEL_TURN_SECONDS = 0.005  # the same while a cancel request, which takes a few milliseconds, is under way
 CONNECT_SECONDS = 10.0
 
+# A line that is dead, though nobody has closed it, is told after two minutes at either end; one that is merely slow is waited for.
+KEEPALIVE = {"idle": "60", "interval": "15", "count": "4"}  # seconds, seconds, probes without an answer
+UNACKNOWLEDGED_MILLISECONDS = "120000"  # that what was sent may stay so
+
 
 def _isolated_pq():
     """Import psycopg so that its own libpq stays apart from the one that the server may have loaded.
@@ -181,6 +185,7 @@ class Link:
             "passfile": "/nonexistent", "gssencmode": "disable", "connect_timeout": "10",
             "options": "-csearch_path=pg_catalog,pg_temp",  # from the first statement on, whatever the role's own setting says
             "require_auth": "scram-sha-256,md5" if address.needs_password else "!password",
+            "tcp_user_timeout": UNACKNOWLEDGED_MILLISECONDS, **{"keepalives_" + name: value for name, value in KEEPALIVE.items()},
         }  # fmt: skip
         given.update(address.ssl)
         if address.password is not None:

@@ -16,7 +16,9 @@ from cerebro_udf import versions
 from cerebro_udf.catalog import raise_remote
 from cerebro_udf.coordinator import sharing
 from cerebro_udf.coordinator.links import (
+    KEEPALIVE,
     TURN_SECONDS,
+    UNACKNOWLEDGED_MILLISECONDS,
     Address,
     Link,
     RemoteError,
@@ -28,7 +30,8 @@ from cerebro_udf.coordinator.links import (
 )
 from cerebro_udf.coordinator.options import parse_bytes
 from cerebro_udf.engines.base import Engine, Shard
-from cerebro_udf.errors import CerebroError, NotSupported, SegmentNotReady, SegmentUnreachable
+from cerebro_udf.errors import CerebroError, NotSupported, SegmentNotReady, SegmentUnreachable, StateMismatch
+from cerebro_udf.segment import state as state_codec
 from cerebro_udf.wire import MESSAGE_BYTES, parsed, parts
 
 REOPEN_SECONDS = 30.0  # a crashed server is back within a few seconds
@@ -53,6 +56,8 @@ _RELEASE = (
 SETTINGS = {
     "synchronize_seqscans": "off", "max_parallel_workers_per_gather": "0", "row_security": "on", "lock_timeout": "10s",
     "statement_timeout": "0", "idle_session_timeout": "0", "idle_in_transaction_session_timeout": "0",
+    "transaction_timeout": "0", "tcp_user_timeout": UNACKNOWLEDGED_MILLISECONDS,
+    **{"tcp_keepalives_" + name: value for name, value in KEEPALIVE.items()},
     "TimeZone": "UTC", "DateStyle": "ISO", "extra_float_digits": "3",
     "client_connection_check_interval": "500ms", "client_min_messages": "notice", "jit": "off",
     "bytea_output": "hex",
@@ -467,9 +472,32 @@ class Segments:
 
 
 def cells(reply: Reply) -> Tuple[dict, Optional[bytes]]:
-    """Report and state of a visit or an initialization."""
+    """Report and state of a visit or an initialization.
+
+    Raises:
+        LinkBroken: the report was damaged on its way.
+    """
     report, state = reply.rows[0]
-    return parsed(report), state
+    try:
+        return parsed(report), state
+    except ValueError as error:
+        raise _damaged(reply.link.address, str(error)) from None
+
+
+def verify(link: Link, chunks: List[bytes]) -> None:
+    """Look whether a state is as the segment sent it, before it is sent on or committed.
+
+    Raises:
+        LinkBroken: it was damaged on its way.
+    """
+    try:
+        state_codec.verify(chunks)
+    except StateMismatch as error:
+        raise _damaged(link.address, error.detail or error.message) from None
+
+
+def _damaged(address: Address, why: str) -> LinkBroken:
+    return LinkBroken(address.name, address, "What came over it is damaged. %s" % why)
 
 
 def split(chunks: List[bytes], sizes: List[int]) -> List[List[bytes]]:

@@ -9,7 +9,7 @@ from cerebro_udf import faults
 from cerebro_udf.catalog import Ledger
 from cerebro_udf.coordinator.links import Reply
 from cerebro_udf.coordinator.scheduler import Order
-from cerebro_udf.coordinator.segments import Segments, cells, split
+from cerebro_udf.coordinator.segments import Segments, cells, split, verify
 from cerebro_udf.coordinator.trials import Trial, Unit, visit_spec
 from cerebro_udf.wire import MESSAGE_BYTES, parsed
 
@@ -57,6 +57,7 @@ class Visits:
             return
 
         def made(chunks: List[bytes]) -> None:
+            verify(self._segments.links[order.shard], chunks)
             trial.state, trial.status = chunks, "running"
             self._ledger.first_state(trial.number, chunks)
             self.initialize(order, unit, then)
@@ -99,6 +100,10 @@ class Visits:
 
     def _reported(self, order: Order, unit: Unit, members: List[Trial], report: dict, chunks: List[bytes]) -> None:
         """A visit is made: how long the segment was busy, from the states' first byte there to their last byte back."""
+        blobs = split(chunks, [part["bytes"] for part in report["members"]])
+        for part, blob in zip(report["members"], blobs):
+            if part["status"] == "ok":
+                verify(self._segments.links[order.shard], blob)
         busy = time.time() - self._sent_at[order.shard]
         shares = {key: report[key] / len(members) for key in ("train_seconds", "trace_seconds", "set_seconds", "get_seconds", "seconds")}
         shares.update(busy_seconds=busy / len(members), hop_seconds=max(0.0, busy - report["seconds"]) / len(members))
@@ -106,7 +111,6 @@ class Visits:
         if len(members) > 1:
             common["together"] = [trial.number for trial in members]
         del self.current[order.shard]
-        blobs = split(chunks, [part["bytes"] for part in report["members"]])
         for trial, part, blob in zip(members, report["members"], blobs):
             if trial.ended or unit.dissolved:  # failed meanwhile, on another segment; or goes on alone
                 continue

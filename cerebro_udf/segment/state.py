@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from typing import Callable, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -127,6 +127,25 @@ def unpack(blob: bytes) -> Tuple[Dict[str, np.ndarray], Dict[str, str]]:
     if sum(array.nbytes for array in arrays.values()) > len(body):
         raise _damaged("its arrays lie upon each other")
     return arrays, metadata
+
+
+def verify(chunks: Sequence[bytes]) -> None:
+    """Compare a blob, in the chunks that it is sent in, with its checksum, without reading its arrays.
+
+    Raises:
+        StateMismatch: the blob is damaged.
+    """
+    try:
+        (length,) = struct.unpack_from("<Q", chunks[0])
+        text = bytes(memoryview(chunks[0])[8 : 8 + length])
+        checksum = json.loads(text)["__metadata__"]["checksum"].encode()
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise _damaged(str(error)) from None
+    of_arrays = zlib.crc32(memoryview(chunks[0])[8 + length :])
+    for chunk in chunks[1:]:
+        of_arrays = zlib.crc32(chunk, of_arrays)
+    if checksum != _checksum(text.replace(checksum, _UNSET, 1), of_arrays):
+        raise _damaged("the checksum differs")
 
 
 def serving(blob: bytes) -> Dict[str, np.ndarray]:

@@ -207,6 +207,7 @@ def load(plpy, gd: dict, spec: dict) -> Report:
     spec = {**spec, "memory_bytes": max(0, min(wanted, available - promised)), "promised_bytes": promised}
     try:
         read = (pack if packed else shard).read(plpy, spec, Pulse(plpy).check)
+        faults.reach(plpy, "loading", spec["run"])
     except BaseException:
         session.entry.clear()  # nothing is promised any more
         raise
@@ -397,6 +398,7 @@ def visit(plpy, gd: dict, spec: dict, blob: Optional[bytes]) -> Tuple[Report, Op
         blob, session.incoming = b"".join(session.incoming), []
     blobs = _members(spec, blob)
     session.visits += 1
+    faults.reach(plpy, "order-received", spec["run"])
     seconds, rows, fused = visits.Seconds(), 0, False
     try:
         program = _program(session, spec["program"])
@@ -421,6 +423,8 @@ def visit(plpy, gd: dict, spec: dict, blob: Optional[bytes]) -> Tuple[Report, Op
         **{name: count // len(blobs) for name, count in seconds.reads.items()},
     }
     report, blob = _reply(session, report, b"".join(results))
+    if spec["phase"] == "train":
+        faults.reach(plpy, "trained", spec["run"])
     return {**report, "seconds": time.perf_counter() - started}, blob
 
 
