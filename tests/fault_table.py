@@ -76,12 +76,15 @@ def kill_ledger_in_a_write(scene: Scene) -> None:
     """While the state that is written waits for its table."""
     coordinator = scene.cluster.coordinator
     waits = "select 1 from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
-    with coordinator.connect(ADMIN, autocommit=False) as holder:
+    holder = coordinator.connect(ADMIN, autocommit=False)
+    try:
         holder.execute("lock table cerebro_internal.state in share mode")
         scene.release()
         ledger = scene.ledger()
         poll_until(lambda: coordinator.execute(waits, [ledger]))
         kill_backend(coordinator, ledger)
+    finally:
+        holder.close()
 
 
 def kill_detached(scene: Scene) -> None:
@@ -91,8 +94,7 @@ def kill_detached(scene: Scene) -> None:
     scene.end()
     assert pid != scene.psql.backend and scene.sqlstate == "00000"
     kill_backend(scene.cluster.coordinator, pid)
-    scene.psql.process.wait  # its session went with the server
-    scene.bench.lose_psql()
+    scene.bench.lose_psql()  # its session went with the server
 
 
 def bounce(number: int) -> Callable[[Scene], None]:
@@ -164,11 +166,6 @@ def cut(scene: Scene) -> None:
 
 def go(scene: Scene) -> None:
     scene.bench.proxy.go()
-
-
-def go_and_cut(scene: Scene) -> None:
-    """The line that was given up ends at its other end too once it flows again."""
-    go(scene)
 
 
 def corrupt(sender: str, framing: bool = False) -> Callable[[Scene], None]:
@@ -311,7 +308,6 @@ FAULTS = [
         Fault("a process of a segment is killed: point %s" % point, (point,), struck(kill_worker), "00000", "trying again", REPEATED, "itself")
         for point in ("order-received", "mid-visit", "trained", "validation")
     ),
-    Fault("a process of a segment is killed, with max_retries 0", MIDDLE, struck(kill_worker), "08006", "broke", FAILED, options={"max_retries": 0}),
     Fault("the session of a segment is ended by an administrator", MIDDLE, struck(end_worker), "00000", "trying again", REPEATED, "itself"),
     Fault("the ledger's process is killed while a state is written", ("state-returned",), struck(kill_ledger_in_a_write), "gone", "", INTERRUPTED),
     Fault("the ledger's session is ended by an administrator", MIDDLE, struck(end_ledger), "08006", "", INTERRUPTED),
@@ -324,6 +320,7 @@ FAULTS = [
     Fault("statement_timeout of the caller's session", ("mid-visit",), struck(Scene.end), "57014", "statement timeout", CANCELLED,
           setting="set statement_timeout = '5s'"),
     Fault("the line to a segment is cut", MIDDLE, struck(cut), "00000", "trying again", REPEATED, "itself"),
+    Fault("the line to a segment is cut, with max_retries 0", MIDDLE, struck(cut), "08006", "broke", FAILED, options={"max_retries": 0}),
     Fault("the line to a segment stalls for a while", ("mid-visit", "trained"), struck(stall_for_a_while), "00000", "", "the run waits for it", "itself"),
     Fault("Ctrl-C while the line to a segment stalls", ("mid-visit", "trained"), struck(both(stall, interrupt), go), "57014", "canceling", CANCELLED),
     Fault("Ctrl-C while a segment takes no cancel request", ("mid-visit", "trained"), struck(both(lambda s: s.bench.proxy.refuse(), interrupt), go),

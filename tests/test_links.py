@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import socket
 
 import psycopg
 import pytest
 
-from cerebro_udf.coordinator.links import Address, Link, ask, pump, stop
+from cerebro_udf.coordinator.links import Address, Link, ask, configure, pump, stop
+from cerebro_udf.coordinator.segments import SETTINGS
 from tests import requirements as requires
 from tests.cluster import ADMIN, ROLE, poll_until
 from tests.faults import armed
@@ -291,6 +294,16 @@ def test_a_link_that_was_stopped_is_in_no_transaction(cluster, link, last, waits
     assert link.alive and not link.busy
     assert cluster.coordinator.execute("select state from pg_stat_activity where application_name = 'a test'") == [("idle",)]
     assert ask(link, None, "select 'x'") == [(b"x",)]
+
+
+def test_a_dead_line_is_noticed_at_both_ends(link):
+    with socket.socket(fileno=os.dup(link.socket)) as here:
+        assert here.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        found = [here.getsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_" + name)) for name in ("KEEPIDLE", "KEEPINTVL", "KEEPCNT")]
+        assert found == [60, 15, 4] and here.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 120_000
+    configure(link, None, SETTINGS)
+    names = ["tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"]
+    assert [ask(link, None, "select current_setting($1)", name) for name in names] == [[(b"60",)], [(b"15",)], [(b"4",)]]
 
 
 def test_request_that_fails_takes_those_with_it_that_are_queued_behind_it(link):

@@ -112,3 +112,13 @@ def test_accumulators_add_up_in_float64():
 def test_accumulators_of_different_programs_do_not_add_up():
     with pytest.raises(StateMismatch):
         state.add([state.pack({"metric/0": np.ones(2)}), state.pack({"metric/0": np.ones(3)})])
+
+
+def test_a_blob_in_chunks_is_told_from_one_of_which_a_bit_has_flipped():
+    blob = state.pack({"a": np.arange(50, dtype=np.float32), "b": np.zeros((0, 3), np.int64)})
+    for size in (len(blob), 700):
+        state.verify([blob[at : at + size] for at in range(0, len(blob), size)])
+    for at in (3, 20, len(blob) - 1):
+        flipped = blob[:at] + bytes([blob[at] ^ 4]) + blob[at + 1 :]
+        with pytest.raises(StateMismatch):
+            state.verify([flipped])
