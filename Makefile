@@ -59,7 +59,7 @@ lint: env-dev ## check style, Python 3.9 syntax, SQL for PostgreSQL 9.4, shell, 
 test: lint build ## lint, build, and run every test; TESTS=tests/unit for some
 	@$(PYTHON) -m pytest -n 2 --dist loadfile $(TESTS)
 
-soak: env-dev build ## 200 programs in one session, 32 cancelled fits, 20 crashes: memory, leftovers, results; takes minutes
+soak: env-dev build ## 200 programs in one session, 32 cancelled fits, 20 crashes, every fault, 100 more at random moments; takes half an hour
 	@$(PYTHON) -m pytest tests/soak
 
 bench: env-dev ## measure against plain Keras; results go to bench/results/

@@ -7,7 +7,8 @@ A row without a trial is for one occurrence of its point; with one, for whatever
 
 Points on the coordinator, in the order in which a run comes to them: ``claimed``, ``ready``, ``order-sent``, ``state-returned``,
 ``committed``, ``epoch-end``, ``before-done``; and ``before-swap``, of tables that are predicted or packed.
-Points on a segment: ``loading``, ``order-received``, ``mid-visit`` or ``validation``, ``trained``; and ``judging``, ``mid-table``, ``mid-pack``.
+Points on a segment: ``loading``, ``order-received``, ``mid-visit`` or ``validation``, ``trained``; and ``judging``, ``mid-table``,
+``mid-pack``.
 """
 
 from __future__ import annotations

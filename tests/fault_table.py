@@ -2,351 +2,112 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-import signal
-import subprocess
-import tempfile
-from pathlib import Path
-from typing import Callable, Iterator, Optional
-
-import psycopg
-
-from tests.cluster import ADMIN, ROLE, kill, poll_until
 from tests.fault_bench import MIDDLE, Fault, Scene
-from tests.faults import kill_backend
-from tests.tables import copy
-
-TIMEOUT = "1s"  # of every timeout that a server has, where that is the fault
-LONGER_SECONDS = 2  # than that
-DISK = "16m"
-CGROUPS = Path("/sys/fs/cgroup/memory")  # version 1, where it is
-LEAST_MEMORY = "4096"  # bytes: the next page is too much
-
-Strike = Callable[[Scene], contextlib.AbstractContextManager]
-
-
-def struck(act: Callable[[Scene], object], mend: Callable[[Scene], object] = lambda scene: None) -> Strike:
-    """A fault that strikes at once, and what mends it before the run goes on."""
-
-    @contextlib.contextmanager
-    def strike(scene: Scene) -> Iterator[None]:
-        act(scene)
-        try:
-            yield
-        finally:
-            mend(scene)
-
-    return strike
-
-
-def both(*acts: Callable[[Scene], object]) -> Callable[[Scene], None]:
-    def act(scene: Scene) -> None:
-        for one in acts:
-            one(scene)
-
-    return act
-
-
-# ---- sessions
-
-
-def kill_driver(scene: Scene) -> None:
-    kill_backend(scene.cluster.coordinator, scene.psql.backend)
-
-
-def kill_worker(scene: Scene) -> None:
-    kill_backend(scene.far, scene.worker())
-
-
-def end_worker(scene: Scene) -> None:
-    scene.far.execute("select pg_terminate_backend(%s)", [scene.worker()])
-
-
-def end_ledger(scene: Scene) -> None:
-    scene.cluster.coordinator.execute("select pg_terminate_backend(%s)", [scene.ledger()])
-
-
-def kill_psql(scene: Scene) -> None:
-    kill(scene.psql.process.pid)
-
-
-def kill_ledger_in_a_write(scene: Scene) -> None:
-    """While the state that is written waits for its table."""
-    coordinator = scene.cluster.coordinator
-    waits = "select 1 from pg_stat_activity where pid = %s and wait_event_type = 'Lock'"
-    holder = coordinator.connect(ADMIN, autocommit=False)
-    try:
-        holder.execute("lock table cerebro_internal.state in share mode")
-        scene.release()
-        ledger = scene.ledger()
-        poll_until(lambda: coordinator.execute(waits, [ledger]))
-        kill_backend(coordinator, ledger)
-    finally:
-        holder.close()
-
-
-def kill_detached(scene: Scene) -> None:
-    """A submitted run is driven by a session of its own."""
-    query = "select pid from cerebro.run where run = %s and owner = %s"
-    ((pid,),) = scene.cluster.coordinator.execute(query, [scene.run, ROLE])
-    scene.end()
-    assert pid != scene.psql.backend and scene.sqlstate == "00000"
-    kill_backend(scene.cluster.coordinator, pid)
-    scene.bench.lose_psql()  # its session went with the server
-
-
-def bounce(number: int) -> Callable[[Scene], None]:
-    def act(scene: Scene) -> None:
-        node = scene.cluster.node(number)
-        node.stop()
-        node.start()
-
-    return act
-
-
-def wait_on(scene: Scene, seconds: float = LONGER_SECONDS) -> None:
-    """Let time pass by the server's clock."""
-    coordinator = scene.cluster.coordinator
-    ((end,),) = coordinator.execute("select clock_timestamp() + make_interval(secs => %s)", [seconds])
-    poll_until(lambda: coordinator.execute("select clock_timestamp() > %s", [end])[0][0])
-
-
-TIMEOUTS = ("statement_timeout", "idle_session_timeout", "idle_in_transaction_session_timeout", "lock_timeout")
-
-
-def set_timeouts(scene: Scene) -> None:
-    """On every node; the caller's session has its own."""
-    for node in scene.cluster.nodes:
-        for name in TIMEOUTS:
-            node.execute("alter system set %s = '%s'" % (name, TIMEOUT))
-        node.execute("select pg_reload_conf()")
-
-
-def reset_timeouts(scene: Scene) -> None:
-    for node in scene.cluster.nodes:
-        with node.connect(ADMIN, options="-c statement_timeout=0") as admin:
-            for name in TIMEOUTS:
-                admin.execute("alter system reset " + name)
-            admin.execute("select pg_reload_conf()")
-
-
-def freeze_worker(scene: Scene) -> None:
-    pid = scene.worker()
-    kill(pid, signal.SIGSTOP)
-    try:
-        wait_on(scene)
-    finally:
-        kill(pid, signal.SIGCONT)
-
-
-def interrupt(scene: Scene) -> None:
-    scene.psql.interrupt()
-    scene.end()
-
-
-# ---- the line
-
-
-def stall(scene: Scene) -> None:
-    scene.bench.proxy.stall()
-
-
-def stall_for_a_while(scene: Scene) -> None:
-    stall(scene)
-    scene.release()
-    wait_on(scene)
-    go(scene)
-
-
-def cut(scene: Scene) -> None:
-    scene.bench.proxy.cut()
-
-
-def go(scene: Scene) -> None:
-    scene.bench.proxy.go()
-
-
-def corrupt(sender: str, framing: bool = False) -> Callable[[Scene], None]:
-    return lambda scene: scene.bench.proxy.corrupt(sender, framing)
-
-
-def was_corrupted(scene: Scene) -> None:
-    assert scene.bench.proxy.corrupted
-
-
-# ---- room
-
-
-def no_mount() -> Optional[str]:
-    """Why no small disk can be had here."""
-    if os.geteuid() != 0:
-        return "needs root, to mount a small tmpfs"
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", folder], capture_output=True, text=True)
-        if done.returncode:
-            return "needs mount: " + done.stderr.strip()
-        subprocess.run(["umount", folder], check=True)
-    return None
-
-
-@contextlib.contextmanager
-def disk_full(scene: Scene) -> Iterator[None]:
-    """States go to a disk that has no room from now on."""
-    coordinator = scene.cluster.coordinator
-    folder = Path(tempfile.mkdtemp(prefix="cerebro-disk-"))
-    folder.chmod(0o755)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=" + DISK, "none", str(folder)], check=True)
-    inner = folder / "states"
-    inner.mkdir()
-    shutil.chown(inner, coordinator.server.data.stat().st_uid, coordinator.server.data.stat().st_gid)
-    with coordinator.connect(ADMIN) as admin:
-        admin.execute("create tablespace small_disk location '%s'" % inner)
-        try:
-            admin.execute("alter table cerebro_internal.state set tablespace small_disk")
-            with contextlib.suppress(OSError), open(folder / "full", "wb", buffering=0) as file:
-                while file.write(bytes(4096)):
-                    pass
-            try:
-                yield
-            finally:
-                (folder / "full").unlink()
-        finally:
-            admin.execute("alter table cerebro_internal.state set tablespace pg_default")
-            admin.execute("drop tablespace small_disk")
-            subprocess.run(["umount", str(folder)], check=True)
-            folder.rmdir()
-
-
-def no_cgroup() -> Optional[str]:
-    """Why no control group can be made here."""
-    if not CGROUPS.is_dir():
-        return "needs a memory controller of control groups (version 1) at %s" % CGROUPS
-    folder = CGROUPS / "cerebro_test"
-    try:
-        folder.mkdir()
-        (folder / "memory.limit_in_bytes").write_text(LEAST_MEMORY)
-    except OSError as error:
-        return "needs to make control groups of memory: %s" % error
-    finally:
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-    return None
-
-
-@contextlib.contextmanager
-def no_memory(scene: Scene) -> Iterator[None]:
-    folder = CGROUPS / ("cerebro_test_" + scene.run)
-    folder.mkdir()
-    try:
-        (folder / "memory.limit_in_bytes").write_text(LEAST_MEMORY)
-        (folder / "cgroup.procs").write_text(str(scene.worker()))
-        yield
-    finally:
-        poll_until(lambda: not (folder / "cgroup.procs").read_text())
-        folder.rmdir()
-
-
-@contextlib.contextmanager
-def connections_taken(scene: Scene) -> Iterator[None]:
-    with contextlib.ExitStack() as held:
-        with contextlib.suppress(psycopg.OperationalError):
-            while True:
-                held.enter_context(scene.cluster.connect())
-        yield
-
-
-def limit_role(limit: int) -> Callable[[Scene], object]:
-    return lambda scene: scene.far.execute("alter role %s connection limit %d" % (ROLE, limit))
-
-
-# ---- the source
-
-
-def on_segment(statement: str) -> Callable[[Scene], None]:
-    """A statement of the far segment's owner; {0} is its table."""
-
-    def act(scene: Scene) -> None:
-        with scene.cluster.connect(node=scene.far.number) as owner:
-            owner.execute(statement.format(scene.part))
-
-    return act
-
-
-def on_coordinator(statement: str) -> Callable[[Scene], None]:
-    def act(scene: Scene) -> None:
-        with scene.cluster.connect() as owner:
-            owner.execute(statement.format(scene.table.name))
-
-    return act
-
-
-def refill(scene: Scene) -> None:
-    with scene.cluster.connect(node=scene.far.number) as owner:
-        copy(owner, scene.table.schema, scene.table.parts[1], ["x", "kind", "shard"], scene.bench.rows_of(scene.table, 1))
-
-
-def rebuild(scene: Scene) -> None:
-    on_segment("create table {0} (x real[], kind integer, shard integer)")(scene)
-    refill(scene)
-
+from tests.fault_strikes import (
+    both,
+    bounce,
+    connections_taken,
+    corrupt,
+    cut,
+    disk_full,
+    end_ledger,
+    end_worker,
+    freeze_worker,
+    go,
+    interrupt,
+    kill_detached,
+    kill_driver,
+    kill_ledger_in_a_write,
+    kill_psql,
+    kill_worker,
+    limit_role,
+    no_cgroup,
+    no_memory,
+    no_mount,
+    on_coordinator,
+    on_segment,
+    rebuild,
+    refill,
+    refuse,
+    reset_timeouts,
+    set_timeouts,
+    stall,
+    stall_for_a_while,
+    struck,
+    was_corrupted,
+)
 
 REPEATED = "the visit under way is made again, in a new session"
+REREAD = "the rows are read again, and are the same"
+WAITED = "the run waits for it"
+UNTOUCHED = "nothing: rows are in memory once they are read"
 INTERRUPTED = "the run stands as interrupted"
 FAILED = "the run stands as failed, with all that was committed"
 CANCELLED = "the run stands as cancelled, with all that was committed"
-UNTOUCHED = "nothing: rows are in memory once they are read"
+NONE = "no run is left"
+
+AGAIN = "trying again"  # of the notice
+VISIT = ("mid-visit", "trained")  # while the coordinator waits for a segment
+OWN_TIMEOUTS = "set lock_timeout = 0; set idle_session_timeout = 0; set statement_timeout = 0"
+
+
+def driver(point: str) -> Fault:
+    name = "a process of the coordinator is killed: point %s" % point
+    return Fault(name, (point,), struck(kill_driver), "gone", "", INTERRUPTED)
+
+
+def worker(point: str) -> Fault:
+    name = "a process of a segment is killed: point %s" % point
+    return Fault(name, (point,), struck(kill_worker), "00000", AGAIN, REPEATED, "itself")
+
 
 FAULTS = [
-    *(
-        Fault("a process of the coordinator is killed: point %s" % point, (point,), struck(kill_driver), "gone", "", INTERRUPTED)
-        for point in ("claimed", "ready", "order-sent", "state-returned", "committed", "epoch-end", "before-done")
-    ),
-    Fault("a process of a segment is killed: point loading", ("loading",), struck(kill_worker), "08006", "broke", "no run is left", "fit"),
-    *(
-        Fault("a process of a segment is killed: point %s" % point, (point,), struck(kill_worker), "00000", "trying again", REPEATED, "itself")
-        for point in ("order-received", "mid-visit", "trained", "validation")
-    ),
-    Fault("the session of a segment is ended by an administrator", MIDDLE, struck(end_worker), "00000", "trying again", REPEATED, "itself"),
-    Fault("the ledger's process is killed while a state is written", ("state-returned",), struck(kill_ledger_in_a_write), "gone", "", INTERRUPTED),
+    # sessions and servers
+    *map(driver, ("claimed", "ready", "order-sent", "state-returned", "committed", "epoch-end", "before-done")),
+    Fault("a process of a segment is killed: point loading", ("loading",), struck(kill_worker), "08006", "broke", NONE, "fit"),
+    *map(worker, ("order-received", "mid-visit", "trained", "validation")),
+    Fault("the session of a segment is ended by an administrator", MIDDLE, struck(end_worker), "00000", AGAIN, REPEATED, "itself"),
+    Fault("the ledger's process is killed while a state is written", ("state-returned",), struck(kill_ledger_in_a_write),
+          "gone", "", INTERRUPTED),
     Fault("the ledger's session is ended by an administrator", MIDDLE, struck(end_ledger), "08006", "", INTERRUPTED),
     Fault("psql is killed", MIDDLE, struck(kill_psql), "gone", "", CANCELLED),
     Fault("the process of a submitted run is killed", MIDDLE, struck(kill_detached), "00000", "", INTERRUPTED, call="submit"),
-    Fault("a segment's server is stopped at once, and comes back", MIDDLE, struck(bounce(2)), "00000", "trying again", REPEATED, "itself"),
+    Fault("a segment's server is stopped at once, and comes back", MIDDLE, struck(bounce(2)), "00000", AGAIN, REPEATED, "itself"),
     Fault("the coordinator's server is stopped at once, and comes back", MIDDLE, struck(bounce(0)), "gone", "", INTERRUPTED),
     Fault("a segment's process is frozen for longer than every timeout", MIDDLE, struck(both(set_timeouts, freeze_worker), reset_timeouts),
-          "00000", "", "the run waits for it", "itself", setting="set lock_timeout = 0; set idle_session_timeout = 0; set statement_timeout = 0"),
+          "00000", "", WAITED, "itself", setting=OWN_TIMEOUTS),
     Fault("statement_timeout of the caller's session", ("mid-visit",), struck(Scene.end), "57014", "statement timeout", CANCELLED,
           setting="set statement_timeout = '5s'"),
-    Fault("the line to a segment is cut", MIDDLE, struck(cut), "00000", "trying again", REPEATED, "itself"),
+    # the line to a segment
+    Fault("the line to a segment is cut", MIDDLE, struck(cut), "00000", AGAIN, REPEATED, "itself"),
     Fault("the line to a segment is cut, with max_retries 0", MIDDLE, struck(cut), "08006", "broke", FAILED, options={"max_retries": 0}),
-    Fault("the line to a segment stalls for a while", ("mid-visit", "trained"), struck(stall_for_a_while), "00000", "", "the run waits for it", "itself"),
-    Fault("Ctrl-C while the line to a segment stalls", ("mid-visit", "trained"), struck(both(stall, interrupt), go), "57014", "canceling", CANCELLED),
-    Fault("Ctrl-C while a segment takes no cancel request", ("mid-visit", "trained"), struck(both(lambda s: s.bench.proxy.refuse(), interrupt), go),
-          "57014", "canceling", CANCELLED),
-    Fault("a bit of a state flips on its way back", ("mid-visit", "trained"), struck(corrupt("server"), was_corrupted),
-          "00000", "trying again", REPEATED, "itself"),
-    Fault("a bit of a state flips on its way out", ("claimed", "ready"), struck(corrupt("client"), was_corrupted), "ML003", "damaged", FAILED),
-    Fault("a bit of the protocol flips", ("mid-visit", "trained"), struck(corrupt("server", True), was_corrupted),
-          "00000", "trying again", REPEATED, "itself"),
+    Fault("the line to a segment stalls for a while", VISIT, struck(stall_for_a_while), "00000", "", WAITED, "itself"),
+    Fault("Ctrl-C while the line to a segment stalls", VISIT, struck(both(stall, interrupt), go), "57014", "canceling", CANCELLED),
+    Fault("Ctrl-C while a segment takes no cancel request", VISIT, struck(both(refuse, interrupt), go), "57014", "canceling", CANCELLED),
+    Fault("a bit of a state flips on its way back", VISIT, struck(corrupt("server"), was_corrupted), "00000", AGAIN, REPEATED, "itself"),
+    Fault("a bit of a state flips on its way out", ("claimed", "ready"), struck(corrupt("client"), was_corrupted),
+          "ML003", "damaged", FAILED),
+    Fault("a bit of the protocol flips", VISIT, struck(corrupt("server", True), was_corrupted), "00000", AGAIN, REPEATED, "itself"),
+    # room
     Fault("the disk is full when a state is written", MIDDLE[:2], disk_full, "53100", "No space left", FAILED, needs=no_mount),
-    Fault("a segment's process meets a memory limit", ("mid-visit", "order-received"), no_memory, "00000", "trying again", REPEATED, "itself",
+    Fault("a segment's process meets a memory limit", ("mid-visit", "order-received"), no_memory, "00000", AGAIN, REPEATED, "itself",
           needs=no_cgroup),
-    Fault("max_connections is reached on the coordinator", (), connections_taken, "53300", "no connection left", "no run is left", "fit"),
-    Fault("a segment has no connection left for a lost session's successor", MIDDLE, struck(both(limit_role(0), end_worker), limit_role(-1)),
-          "53300", "no connection left", FAILED),
-    Fault("the source is dropped", MIDDLE, struck(both(on_coordinator("drop table {0}"), on_segment("drop table {0}"))), "00000", "", UNTOUCHED,
-          "itself", own_table=True),
-    Fault("the source is altered", MIDDLE, struck(both(on_segment("alter table {0} add column more text"), on_coordinator("alter table {0} add column more text"))),
+    Fault("max_connections is reached on the coordinator", (), connections_taken, "53300", "no connection left", NONE, "fit"),
+    Fault("a segment has no connection left for a lost session's successor", MIDDLE,
+          struck(both(limit_role(0), end_worker), limit_role(-1)), "53300", "no connection left", FAILED),
+    # the source
+    Fault("the source is dropped", MIDDLE, struck(both(on_coordinator("drop table {0}"), on_segment("drop table {0}"))),
+          "00000", "", UNTOUCHED, "itself", own_table=True),
+    Fault("the source is altered", MIDDLE,
+          struck(both(on_segment("alter table {0} add column more text"), on_coordinator("alter table {0} add column more text"))),
           "00000", "", UNTOUCHED, "itself", own_table=True),
     Fault("the source's rows are rewritten, and a session is lost", MIDDLE,
           struck(both(on_segment("update {0} set kind = kind"), on_segment("vacuum full {0}"), end_worker)),
-          "00000", "trying again", "the rows are read again, and are the same", "itself", own_table=True),
-    Fault("the source is truncated, and a session is lost", MIDDLE, struck(both(on_segment("truncate {0}"), end_worker), refill), "ML002",
-          "have changed since the run began", FAILED, own_table=True),
-    Fault("the source is dropped, and a session is lost", MIDDLE, struck(both(on_segment("drop table {0}"), end_worker), rebuild), "42P01",
-          "does not exist", FAILED, own_table=True),
+          "00000", AGAIN, REREAD, "itself", own_table=True),
+    Fault("the source is truncated, and a session is lost", MIDDLE, struck(both(on_segment("truncate {0}"), end_worker), refill),
+          "ML002", "have changed since the run began", FAILED, own_table=True),
+    Fault("the source is dropped, and a session is lost", MIDDLE, struck(both(on_segment("drop table {0}"), end_worker), rebuild),
+          "42P01", "does not exist", FAILED, own_table=True),
 ]  # fmt: skip
 
 # Those of `make test`: the most telling of those that take little time.
