@@ -132,11 +132,11 @@ class Scene:
 
     def seen(self) -> str:
         """The line that tells the user, without names and numbers that differ from run to run."""
-        lines = [line for line in self.text.splitlines() if re.search(r"ERROR:|FATAL:|trying again|server closed", line)]
-        text = lines[0] if lines else ""
+        told = [re.search(r"^.*%s.*$" % words, self.text, re.MULTILINE) for words in ("ERROR:", "trying again", "server closed")]
+        text = next((found.group() for found in told if found), "")
         text = re.sub(r"^.*?(ERROR|NOTICE|WARNING|FATAL): +(cerebro: )?", "", text)
         text = re.sub(r"run_[0-9a-f]{8}", "RUN", text)
-        return re.sub(r"127\.0\.0\.1:\d+|port \d+|process \d+|PID \d+", "…", text).strip()
+        return re.sub(r'127\.0\.0\.1:\d+|port \d+|process \d+|(?<=")pg_tblspc/[^"]*', "…", text).replace(r"|", r"\|").strip()
 
 
 class Bench:

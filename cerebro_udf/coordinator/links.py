@@ -255,7 +255,7 @@ class Link:
                 request.command, request.values, param_types=request.types, param_formats=request.formats, result_format=1
             )
         except Error as broken:  # the other end died meanwhile: told by the reply, as every broken link is
-            self._broken = str(broken).strip()
+            self._broken = _line(str(broken))
         self._writing = True
 
     @property
@@ -283,7 +283,7 @@ class Link:
             try:
                 return self._conn.socket
             except Error as broken:
-                self._broken = str(broken).strip()
+                self._broken = _line(str(broken))
         return None
 
     def wants(self) -> int:
@@ -309,7 +309,7 @@ class Link:
                     break
                 self._results.append(result)
         except Error as broken:  # the socket is gone
-            return self._break(str(broken).strip())
+            return self._break(_line(str(broken)))
         error, rows = None, []
         results, self._results = self._results, []
         for result in results:
@@ -406,13 +406,18 @@ def _remote_error(result) -> RemoteError:
 
     f = pq.DiagnosticField
     return RemoteError(
-        part(f.SQLSTATE), part(f.MESSAGE_PRIMARY) or "unknown error", part(f.MESSAGE_DETAIL), part(f.MESSAGE_HINT)
+        part(f.SQLSTATE), part(f.MESSAGE_PRIMARY) or _line(_error_text(result)) or "unknown error", part(f.MESSAGE_DETAIL), part(f.MESSAGE_HINT)
     )
 
 
-def _error_text(conn) -> str:
-    """Why connecting failed; psycopg 3.2 has this as bytes."""
-    text = conn.error_message if not hasattr(conn, "get_error_message") else conn.get_error_message()
+def _line(text: str) -> str:
+    """What libpq says, in one line: it is quoted within one."""
+    return " ".join(text.split())
+
+
+def _error_text(of) -> str:
+    """Why connecting failed, or what a result says that no server has sent; psycopg 3.2 has this as bytes."""
+    text = of.error_message if not hasattr(of, "get_error_message") else of.get_error_message()
     return (text.decode("utf-8", "replace") if isinstance(text, bytes) else text).strip()
 
 
