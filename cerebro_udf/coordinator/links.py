@@ -405,9 +405,8 @@ def _remote_error(result) -> RemoteError:
         return value.decode("utf-8", "replace") if value else None
 
     f = pq.DiagnosticField
-    return RemoteError(
-        part(f.SQLSTATE), part(f.MESSAGE_PRIMARY) or _line(_error_text(result)) or "unknown error", part(f.MESSAGE_DETAIL), part(f.MESSAGE_HINT)
-    )
+    message = part(f.MESSAGE_PRIMARY) or _line(_error_text(result)) or "unknown error"
+    return RemoteError(part(f.SQLSTATE), message, part(f.MESSAGE_DETAIL), part(f.MESSAGE_HINT))
 
 
 def _line(text: str) -> str:
