@@ -20,7 +20,7 @@ from tests.tables import copy
 
 TIMEOUT = "1s"  # of every timeout that a server has, where that is the fault
 LONGER_SECONDS = 2  # than that
-DISK = "16m"
+DISK_BYTES = 16 * 2**20  # beside what states there are
 CGROUPS = Path("/sys/fs/cgroup/memory")  # version 1, where it is
 LEAST_MEMORY = "4096"  # bytes: the next page is too much
 
@@ -202,7 +202,9 @@ def disk_full(scene: Scene) -> Iterator[None]:
     coordinator = scene.cluster.coordinator
     folder = Path(tempfile.mkdtemp(prefix="cerebro-disk-"))
     folder.chmod(0o755)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=" + DISK, "none", str(folder)], check=True)
+    coordinator.execute("vacuum full cerebro_internal.state")
+    ((size,),) = coordinator.execute("select pg_total_relation_size('cerebro_internal.state')")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=%d" % (2 * size + DISK_BYTES), "none", str(folder)], check=True)
     inner = folder / "states"
     inner.mkdir()
     shutil.chown(inner, coordinator.server.data.stat().st_uid, coordinator.server.data.stat().st_gid)
