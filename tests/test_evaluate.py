@@ -9,6 +9,8 @@ import pytest
 
 from tests.session import POINTS, Refusal, points
 
+WARM = True
+
 CURVE = [{"Precision": {"name": "precision", "thresholds": [0.3, 0.7]}}, "accuracy"]
 SIGMOID = {"layers": [{"Dense": {"units": 1, "activation": "sigmoid"}}]}
 

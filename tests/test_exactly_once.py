@@ -11,6 +11,8 @@ import pytest
 
 from tests import outcome
 
+WARM = True
+
 EPOCHS = 2
 ZERO = {
     "layers": [

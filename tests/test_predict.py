@@ -20,6 +20,7 @@ from tests import outcome
 from tests import requirements as requires
 from tests.session import LINE, POINTS, Refusal, Session, points
 
+WARM = True
 pytestmark = requires.segments(3)
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}

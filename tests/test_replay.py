@@ -19,6 +19,8 @@ import pytest
 from tests import outcome
 from tests.faults import cancelled
 
+WARM = True
+
 REPLAYER = Path(__file__).with_name("replayer.py")
 EPOCHS, SIZES = 3, [61, 38]
 BATCHES = [8, 7, 10]  # one trial each, so that all share one program
