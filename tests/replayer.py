@@ -1,8 +1,8 @@
 """A stranger's replay of a run, by plain Keras and the project's documentation (docs/replay.md) alone.
 
-Imports nothing of the project. Reads a job as JSON from standard input::
+Imports nothing of the project. Reads jobs from standard input, each one line of JSON, and answers each by a line once its file is written::
 
-    {"coordinator": URL, "servers": {foreign server's name: URL}, "runs": names, "threads": n, "variants": false or true,
+    {"coordinator": URL, "servers": {foreign server's name: URL}, "runs": names, "variants": false or true,
      "out": path of an .npz}
 
 and trains every trial of the runs minibatch by minibatch with ``train_on_batch`` in the order of the ledger. The file
@@ -342,18 +342,19 @@ def replay(model, first: dict, visits: list, shards: list, seed: int, batch_size
     return {**values(model), **sums}
 
 
-def main() -> None:
-    job = json.load(sys.stdin)
+def main(threads: int) -> None:
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(job["threads"])
-    tf.config.threading.set_inter_op_parallelism_threads(job["threads"])
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
     import keras
 
-    out = {}
-    for name in job["runs"]:
-        out.update(("%s/%s" % (name, key), array) for key, array in replay_run(keras, job, name).items())
-    np.savez(job["out"], **out)
+    for line in sys.stdin:
+        job, out = json.loads(line), {}
+        for name in job["runs"]:
+            out.update(("%s/%s" % (name, key), array) for key, array in replay_run(keras, job, name).items())
+        np.savez(job["out"], **out)
+        print(job["out"], flush=True)
 
 
 def replay_run(keras, job: dict, name: str) -> dict[str, np.ndarray]:
@@ -397,4 +398,4 @@ def replay_run(keras, job: dict, name: str) -> dict[str, np.ndarray]:
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))

@@ -89,8 +89,8 @@ class World:
 
     def __init__(self, session: Session):
         self.session = session
-        rows = points(20)
-        table = session.local({**POINTS, "id": "integer"}, {**rows, "id": list(range(20))})
+        rows = points(80)
+        table = session.local({**POINTS, "id": "integer"}, {**rows, "id": list(range(80))})
         for statement in (
             "create table canary (a int)", "create index an_index on canary (a)", "create sequence a_sequence", "create table bare ()",
             "create type a_type as (a int)", "create table empty (a real, b real, label bool, id int)",

@@ -276,7 +276,7 @@ def test_only_the_columns_that_are_read_need_be_readable(session, make_role):
     session.conn.execute("create view %s as select * from %s" % (view, table.name))
     grants = "grant usage on schema {0} to {1}; grant select (a, b, label) on {2} to {1}; grant select (a, label) on {3} to {1}"
     session.conn.execute(grants.format(session.schema, role, table.name, view))
-    query = "select trial from cerebro.fit(%s, %s::text::regclass, 'line', %s, %s, '{\"epochs\": 1}')"
+    query = "select trial from cerebro.fit(%s, %s::text::regclass, 'line', %s, %s, '{\"epochs\": 1, \"validation\": 0}')"
     with session.cluster.connect(role) as connection:
         connection.execute("select cerebro.create_model('line', %s)", [json.dumps(LINE)])
         assert connection.execute(query, ["r", table.name, "b", ["a * 2 + length('secret')"]]).fetchall() == [(0,)]

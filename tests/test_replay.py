@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import atexit
+import functools
 import json
 import os
 import subprocess
@@ -80,18 +82,29 @@ def run(session, begin):
     return values[0]
 
 
+@functools.lru_cache(maxsize=None)
+def replayer(threads: int) -> subprocess.Popen:
+    """A process of plain Keras that replays whatever it is told, and ends with this one."""
+    command = [sys.executable, "-I", str(REPLAYER), str(threads)]
+    process = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/")
+    atexit.register(process.communicate)
+    return process
+
+
 def replay(session, out: Path, *runs: str, variants: bool = False, shards: int = len(SIZES)) -> dict:
     """What the replayer makes of runs: name -> array."""
     cluster = session.cluster
     job = {
         "coordinator": cluster.url(), "servers": {node.name: cluster.url(node=node.number) for node in cluster.segments},
         "runs": runs, "out": str(out), "variants": variants,
-        "threads": max(1, len(os.sched_getaffinity(0)) // shards),  # a host's cores, shared among its workers
     }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-I", str(REPLAYER)], input=json.dumps(job), text=True, capture_output=True, cwd="/"
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    process = replayer(max(1, len(os.sched_getaffinity(0)) // shards))  # a host's cores, shared among its workers
+    process.stdin.write(json.dumps(job) + "\n")
+    process.stdin.flush()
+    told = process.stdout.readline()
+    if not told:
+        replayer.cache_clear()
+    assert told == "%s\n" % out, "the replayer ended with %s; it has said why" % process.wait(10)
     return dict(np.load(out))
 
 
