@@ -133,10 +133,10 @@ def build(folder: Path, root: Path = ROOT, development: bool = False) -> None:
     (`ALTER EXTENSION cerebro UPDATE TO 'reload'`, and back).
     """
     folder.mkdir(parents=True, exist_ok=True)
-    new, known = version(root), frozen(root)
+    new, known, releases = version(root), frozen(root), released(root)
     scripts = {"cerebro--%s.sql" % new: whole(root)}
-    for place, old in enumerate(released(root)):
-        had = {file for _, file, release in known if release in released(root)[: place + 1]}
+    for place, old in enumerate(releases):
+        had = {file for _, file, release in known if release in releases[: place + 1]}
         if old != new:
             later = [file for file in migrations(root) if str(file.relative_to(root)) not in had]
             scripts["cerebro--%s--%s.sql" % (old, new)] = update(later, root)

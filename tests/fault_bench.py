@@ -17,7 +17,7 @@ from tests import outcome
 from tests.cluster import poll_until
 from tests.faults import armed
 from tests.proxy import Proxy
-from tests.psql import Gone, Psql
+from tests.psql import Gone, Warm
 
 SIZES = [40, 27]
 TRIALS, EPOCHS = 2, 2
@@ -139,8 +139,8 @@ class Scene:
         return re.sub(r'127\.0\.0\.1:\d+|port \d+|process \d+|(?<=")pg_tblspc/[^"]*', "…", text).replace(r"|", r"\|").strip()
 
 
-class Bench:
-    """A table, a model, the outcome of a run that nothing happened to, and a psql that stays warm until it is lost."""
+class Bench(Warm):
+    """A table, a model, and the outcome of a run that nothing happened to."""
 
     def __init__(self, session):
         self.session, self.cluster, self.role = session, session.cluster, session.role
@@ -150,7 +150,6 @@ class Bench:
         x = np.random.default_rng(5).normal(size=(sum(SIZES), 3)).astype(np.float32)
         self._rows = {"x": x, "kind": (x[:, 0] > 0).astype(int) + (x[:, 1] > 0)}
         self.table, self.model = self.new_table(), session.model(MODEL)
-        self._psql: Psql | None = None
         self.seen: dict[str, str] = {}  # fault -> what the user saw
         scene = Scene(self, None, session.name(), self.table)
         self._call(scene, "fit", {})
@@ -174,17 +173,6 @@ class Bench:
         first = sum(SIZES[:shard])
         rows = slice(first, first + SIZES[shard])
         return [(x, kind, shard) for x, kind in zip(self._rows["x"][rows].tolist(), self._rows["kind"][rows].tolist())]
-
-    @property
-    def psql(self) -> Psql:
-        if self._psql is None:
-            self._psql = Psql(self.cluster)
-        return self._psql
-
-    def lose_psql(self) -> None:
-        if self._psql is not None:
-            self._psql.close()
-            self._psql = None
 
     def _call(self, scene: Scene, call: str, options: dict) -> None:
         scene.psql.send(

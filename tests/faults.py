@@ -19,25 +19,25 @@ def armed(node: Node, run: str, point: str, occurrence: int):
 
     Gives a function that waits until the point is reached, and returns the process id of the backend that waits there.
     """
-    node.execute(
-        "insert into cerebro_internal.fault (run, point, occurrence, action) values (%s, %s, %s, 'wait')",
-        [run, point, occurrence],
-    )
-
     def reached():
         query = "select pid from pg_stat_activity where application_name = 'cerebro waits at ' || %s"
         return poll_until(lambda: node.execute(query, [point]), REACHED_SECONDS)[0][0]
 
-    try:
+    with _fault(node, run, point=point, occurrence=occurrence, action="wait"):
         yield reached
-    finally:
-        node.execute("delete from cerebro_internal.fault where run = %s", [run])
 
 
 @contextlib.contextmanager
 def deadly(node: Node, run: str, trial: int):
     """A trial of a run kills its worker on this node at each visit to train, while the context lasts."""
-    node.execute("insert into cerebro_internal.fault (run, point, action, trial) values (%s, 'mid-visit', 'kill', %s)", [run, trial])
+    with _fault(node, run, point="mid-visit", action="kill", trial=trial):
+        yield
+
+
+@contextlib.contextmanager
+def _fault(node: Node, run: str, **columns):
+    names, places = ", ".join(columns), ", ".join(["%s"] * len(columns))
+    node.execute("insert into cerebro_internal.fault (run, %s) values (%%s, %s)" % (names, places), [run, *columns.values()])
     try:
         yield
     finally:

@@ -31,6 +31,25 @@ class Gone(Exception):
     """psql has ended, or lost its connection."""
 
 
+class Warm:
+    """What has a `cluster`, and a psql there that stays warm until it is lost."""
+
+    cluster: Cluster
+    _psql: Optional[Psql] = None
+
+    @property
+    def psql(self) -> Psql:
+        if self._psql is None:
+            self._psql = Psql(self.cluster)
+        return self._psql
+
+    def lose_psql(self) -> None:
+        """The session is of no more use."""
+        if self._psql is not None:
+            self._psql.close()
+            self._psql = None
+
+
 class Psql:
     """psql as a person has it: interactive, so that Ctrl-C stops a statement and not the session.
 

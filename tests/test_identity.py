@@ -573,14 +573,6 @@ WRITES = {
 }
 
 
-def test_nothing_runs_as_anybody_but_its_caller(session):
-    """But for a look into the table of faults, which only superusers write."""
-    found = session.rows(
-        "select proname from pg_proc where prosecdef and pronamespace in ('cerebro'::regnamespace, 'cerebro_internal'::regnamespace)"
-    )
-    assert found == [("fault_armed",)]
-
-
 def test_every_function_pins_its_search_path(session):
     """But for doors in SQL, which are inlined or pass the caller's search_path on; pgspot sees that all they name is qualified."""
     query = (

@@ -11,7 +11,7 @@ import pytest
 from tests import outcome
 from tests.cluster import ADMIN, kill, poll_until
 from tests.faults import armed, deadly, kill_backend
-from tests.psql import Gone, Psql
+from tests.psql import Gone, Psql, Warm
 
 # Who is killed -> where, on which node (0: the coordinator), at which occurrence; tests/fault_table.py has every point.
 KILLED = {
@@ -36,8 +36,8 @@ OPTIONS = {
 }  # fmt: skip
 
 
-class Lab:
-    """One table and one model, the outcome of an uninterrupted run, and a psql that stays warm until it is lost."""
+class Lab(Warm):
+    """One table and one model, the outcome of an uninterrupted run."""
 
     def __init__(self, session):
         self.session, self.cluster = session, session.cluster
@@ -46,23 +46,10 @@ class Lab:
         rows = {"x": x, "kind": (x[:, 0] > 0).astype(int) + (x[:, 1] > 0)}
         self.table = session.sharded({"x": "real[]", "kind": "integer"}, rows, sizes=SIZES)
         self.model = session.model(MODEL)
-        self._psql: Psql | None = None
         run = session.name()
         assert self.fit(self.psql, run).answer().sqlstate == "00000"
         self.reference = outcome.everything(self.cluster, run)
         assert len(self.reference[0]) == TRIALS * EPOCHS
-
-    @property
-    def psql(self) -> Psql:
-        if self._psql is None:
-            self._psql = Psql(self.cluster)
-        return self._psql
-
-    def lose_psql(self) -> None:
-        """The session is of no more use."""
-        if self._psql is not None:
-            self._psql.close()
-            self._psql = None
 
     def fit(self, psql: Psql, run: str, **options) -> Psql:
         psql.send(

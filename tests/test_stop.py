@@ -11,7 +11,7 @@ import pytest
 
 from tests import outcome
 from tests.cluster import kill, poll_until
-from tests.psql import Gone, Psql
+from tests.psql import Gone, Psql, Warm
 from tests.session import traces
 
 WAYS = ["ctrl-c", "statement_timeout", "pg_cancel_backend", "many cancels", "kill -9 of psql"]
@@ -28,7 +28,7 @@ OTHER_MODEL = {"layers": [{"Dense": {"units": 7, "activation": "tanh"}}, {"Dropo
 OTHER = {"epochs": 2, "seed": 5, "order": "fixed", "validation": 0.3, "batch_size": 8, "search": {"space": {"learning_rate": [0.1, 0.2]}}}
 
 
-class Lab:
+class Lab(Warm):
     """A table, two models, and what the other fit gives in a fresh session."""
 
     def __init__(self, session):
@@ -39,20 +39,8 @@ class Lab:
         self.columns = {"x": "real[]", "kind": "integer", "size": "double precision"}
         self.table = session.sharded(self.columns, self.rows, sizes=SIZES)
         self.model, self.other_model = session.model(MODEL), session.model(OTHER_MODEL)
-        self._psql: Psql | None = None
         self.reference = self.other(self.psql)
         self.lose_psql()  # what comes later is in another session
-
-    @property
-    def psql(self) -> Psql:
-        if self._psql is None:
-            self._psql = Psql(self.cluster)
-        return self._psql
-
-    def lose_psql(self) -> None:
-        if self._psql is not None:
-            self._psql.close()
-            self._psql = None
 
     def fit(self, psql: Psql, table=None, **options) -> str:
         """Begin a fit; gives the run's name."""

@@ -100,11 +100,11 @@ class Visits:
 
     def _reported(self, order: Order, unit: Unit, members: List[Trial], report: dict, chunks: List[bytes]) -> None:
         """A visit is made: how long the segment was busy, from the states' first byte there to their last byte back."""
+        busy = time.time() - self._sent_at[order.shard]
         blobs = split(chunks, [part["bytes"] for part in report["members"]])
         for part, blob in zip(report["members"], blobs):
             if part["status"] == "ok":
                 verify(self._segments.links[order.shard], blob)
-        busy = time.time() - self._sent_at[order.shard]
         shares = {key: report[key] / len(members) for key in ("train_seconds", "trace_seconds", "set_seconds", "get_seconds", "seconds")}
         shares.update(busy_seconds=busy / len(members), hop_seconds=max(0.0, busy - report["seconds"]) / len(members))
         common = {key: value for key, value in report.items() if key not in ("members", "parts")}

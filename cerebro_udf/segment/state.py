@@ -100,25 +100,7 @@ def unpack(blob: bytes) -> Tuple[Dict[str, np.ndarray], Dict[str, str]]:
     Raises:
         StateMismatch: the blob is damaged, or of a newer format.
     """
-    try:
-        (length,) = struct.unpack_from("<Q", blob)
-        if length > min(len(blob) - 8, MAXIMUM_HEADER_BYTES):
-            raise ValueError("the header is longer than the blob")
-        text = bytes(blob[8 : 8 + length])
-        header = json.loads(text)
-        metadata = header.pop("__metadata__")
-        version, checksum = int(metadata["format"]), metadata["checksum"].encode()
-    except (struct.error, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise _damaged(str(error)) from None
-    if version > FORMAT:
-        raise StateMismatch(
-            "the state was written by a newer version of cerebro",
-            detail="Its format is %d; this version reads up to %d." % (version, FORMAT),
-            hint="Install the same version on every segment.",
-        )
-    body = memoryview(blob)[8 + length :]
-    if checksum != _checksum(text.replace(checksum, _UNSET, 1), zlib.crc32(body)):
-        raise _damaged("the checksum differs")
+    header, metadata, body = _checked([blob])
     try:
         bfloat16 = set(json.loads(metadata["bfloat16"]))
         arrays = {name: _array(body, entry, name in bfloat16) for name, entry in header.items()}
@@ -133,19 +115,36 @@ def verify(chunks: Sequence[bytes]) -> None:
     """Compare a blob, in the chunks that it is sent in, with its checksum, without reading its arrays.
 
     Raises:
-        StateMismatch: the blob is damaged.
+        StateMismatch: the blob is damaged, or of a newer format.
     """
+    _checked(chunks)
+
+
+def _checked(chunks: Sequence[bytes]) -> Tuple[Dict[str, dict], Dict[str, str], memoryview]:
+    """A blob's entries, its metadata, and what of its arrays is in the first chunk, which holds the whole header."""
     try:
         (length,) = struct.unpack_from("<Q", chunks[0])
+        if length > min(len(chunks[0]) - 8, MAXIMUM_HEADER_BYTES):
+            raise ValueError("the header is longer than the blob")
         text = bytes(memoryview(chunks[0])[8 : 8 + length])
-        checksum = json.loads(text)["__metadata__"]["checksum"].encode()
+        header = json.loads(text)
+        metadata = header.pop("__metadata__")
+        version, checksum = int(metadata["format"]), metadata["checksum"].encode()
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise _damaged(str(error)) from None
-    of_arrays = zlib.crc32(memoryview(chunks[0])[8 + length :])
+    if version > FORMAT:
+        raise StateMismatch(
+            "the state was written by a newer version of cerebro",
+            detail="Its format is %d; this version reads up to %d." % (version, FORMAT),
+            hint="Install the same version on every segment.",
+        )
+    body = memoryview(chunks[0])[8 + length :]
+    of_arrays = zlib.crc32(body)
     for chunk in chunks[1:]:
         of_arrays = zlib.crc32(chunk, of_arrays)
     if checksum != _checksum(text.replace(checksum, _UNSET, 1), of_arrays):
         raise _damaged("the checksum differs")
+    return header, metadata, body
 
 
 def serving(blob: bytes) -> Dict[str, np.ndarray]:
