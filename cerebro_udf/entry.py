@@ -24,6 +24,8 @@ def door(function: Callable) -> Callable:
             extension = versions.refuse_outdated(plpy, gd)
             if function.__name__ != "doctor" and arguments[:1] != ("hello",):  # which tell of such things
                 versions.refuse_mixed(extension)
+            if function.__name__ != "predict":
+                gd.pop("cerebro_moment", None)  # it may change what the statement's next row is predicted by
             return function(plpy, gd, *arguments, **named)
         except (CerebroError, plpy.SPIError) as error:
             raise shown(error) from None

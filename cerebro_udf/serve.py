@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any, Dict, Optional
 
 import cerebro_udf
@@ -15,7 +16,10 @@ from cerebro_udf.segment import importing
 from cerebro_udf.wire import finite
 
 THREADS = 1  # of TensorFlow in a caller's backend: a row alone does not gain by more, and to wake them takes time
+KEPT_SECONDS = 0.1  # for which rows of a statement go by the same state, whatever other sessions do meanwhile
 CACHED_PREDICTORS = 16  # programs stay in memory for ever, so a session keeps the last few that it used
+
+_MOMENT = "select pg_catalog.statement_timestamp() as began, current_user as role"
 
 
 def predict(plpy, gd: dict, run: str, row: str, wanted: str, trial: Optional[int], output: Optional[str] = None) -> Optional[str]:
@@ -156,7 +160,18 @@ def _postgres_array(row: str) -> list:
 
 
 def _predictor(plpy, gd: dict, run: str, trial: Optional[int]) -> Any:
-    """The compiled model of a run's trial; looked up anew at each call, so that a replaced run is noticed."""
+    """The compiled model of a run's trial, looked up for each statement and role, and now and then while it goes on."""
+    row = plpy.execute(stored.plan(plpy, gd, _MOMENT, []))[0]
+    moment = row["began"], row["role"], int(time.monotonic() / KEPT_SECONDS)
+    if gd.get("cerebro_moment", (None,))[0] != moment:
+        gd["cerebro_moment"] = moment, {}
+    known = gd["cerebro_moment"][1]
+    if (run, trial) not in known:
+        known[run, trial] = _looked_up(plpy, gd, run, trial)
+    return known[run, trial]
+
+
+def _looked_up(plpy, gd: dict, run: str, trial: Optional[int]) -> Any:
     cache: Dict[stored.Chosen, Any] = gd.setdefault("cerebro_predictors", {})
     chosen = stored.choose(plpy, gd, run, trial)
     predictor = cache.pop(chosen, None)

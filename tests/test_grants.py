@@ -251,8 +251,10 @@ def test_grants_name_what_exists(session, lent):
 
 
 def test_predictions_of_a_granted_run_are_cached_by_what_may_be_seen(session, lent, roles, acting):
-    """A backend that has compiled a run for one role does not serve it to the next."""
+    """A backend that has compiled a run for one role does not serve it to the next, in one message to the server neither."""
     row = "select cerebro.predict_class('lent', array[1, 2])"
     assert json.dumps(acting(roles["granted"]).execute(row).fetchone())
-    with pytest.raises(psycopg.Error, match='run "lent" does not exist'):
-        acting(roles["stranger"]).execute(row)
+    connection = acting(roles["stranger"])
+    for statements in (row, "set role grants_granted; %s; set role grants_stranger; %s" % (row, row)):
+        with pytest.raises(psycopg.Error, match='run "lent" does not exist'):
+            connection.execute(statements)

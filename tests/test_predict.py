@@ -374,6 +374,13 @@ def test_replaced_run_is_noticed_in_the_same_session(session):
     assert session.rows(query, run) != before
 
 
+def test_dropped_run_is_noticed_in_the_same_message(session):
+    run = session.fit(session.sharded(POINTS, points()), session.model(SIGMOID), "label")
+    row = "select cerebro.predict_class('%s', array[1, -1])" % run
+    with pytest.raises(psycopg.errors.UndefinedObject, match='run "%s" does not exist' % run):
+        session.conn.execute("%s; select cerebro.drop_run('%s'); %s" % (row, run, row))
+
+
 # ---- in queries
 
 

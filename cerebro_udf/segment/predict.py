@@ -167,17 +167,22 @@ def answering(model: Any, kinds: Sequence[str], part: dict, numbers: Sequence[in
         return found
 
     signature = network.feed(network.signature(part), part)
-    # Concrete: no look-up of a signature at each call.
     function = tf.function(
         predict, input_signature=[signature], autograph=False, jit_compile=False
     ).get_concrete_function()
+    variables, dtypes = function.captured_inputs, [tensor.dtype for tensor in function.outputs]
+
+    def call(batch):
+        # The operation that a call of the function comes to, which looks at its arguments for longer than a row takes.
+        given = tf.nest.flatten(batch, expand_composites=True)
+        return tf.raw_ops.StatefulPartitionedCall(args=[*given, *variables], Tout=dtypes, f=function)
 
     def answer(arrays: Dict[str, Any], pulse: Callable[[], None] = lambda: None) -> List[np.ndarray]:
         x, batches = network.feed(arrays, part), []
         for start in range(0, len(next(iter(arrays.values()))), BATCH_ROWS):
             rows = slice(start, start + BATCH_ROWS)
             batch = {name: network.tensor(a[rows]) for name, a in x.items()} if isinstance(x, dict) else network.tensor(x[rows])
-            batches.append([y.numpy() for y in function(batch)])
+            batches.append([y.numpy() for y in call(batch)])
             pulse()
         found = zip(*batches) if batches else [[np.zeros((0, *shape), np.float32)] for shape in shapes]
         return [_said(np.concatenate(parts), output) for parts, output in zip(found, wanted)]
@@ -234,8 +239,8 @@ def _column(feature: dict, values: List[Any], sql: Optional[str], read: Read) ->
 
 def _refuse_unusable(name: str, values: np.ndarray, nan: bool = True) -> None:
     """Refuse what a row of a table could not be trained or predicted with either."""
-    _refuse_beyond(name, values)
     if reading.out_of_range(values, nan) is not None:
+        _refuse_beyond(name, values)
         raise NullArgument('feature "%s" is NULL, NaN or infinite' % name, None, _unusable(name))
 
 
