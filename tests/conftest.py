@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import uuid
@@ -34,6 +35,12 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     # A terminated session runs its finalizers too, and leaves no server behind.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # Processes of tests share the cores out, so that each cluster's workers have cores to themselves. On two cores, every
+        # worker has one thread, and goes on with whatever number of segments the next test takes.
+        number, count = int(os.environ["PYTEST_XDIST_WORKER"][len("gw") :]), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[number % len(cores) :: count])
 
 
 def pytest_collection_modifyitems(items):
