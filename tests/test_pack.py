@@ -383,7 +383,7 @@ def test_a_reader_needs_select_on_the_blocks(session, packed, make_role, cluster
 
 
 def test_a_run_on_a_packed_table_is_explained_submitted_cancelled_and_resumed(session, model):
-    packed = pack(session, session.sharded(COLUMNS, rows(), sizes=[50, 40]))
+    packed = pack(session, session.sharded(COLUMNS, rows(), sizes=[90]))
     plain = everything(session.cluster, fit(session, packed, model))
     found = dict(session.rows("select property, value from cerebro.explain_fit(%s::text::regclass, %s)", packed, model))
     assert found["training rows"] + found["validation rows"] == 90

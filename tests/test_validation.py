@@ -285,7 +285,7 @@ def test_tables_that_cannot_hold_rows_for_validation_are_refused(session, table,
 
 
 def test_submitted_runs_and_those_that_begin_from_others_take_every_form(session, model):
-    table, further = session.sharded(COLUMNS, made(), [60, 36]), session.sharded(COLUMNS, [made()[0], made()[90]], [1, 1])
+    table, further = session.sharded(COLUMNS, made(), [96]), session.sharded(COLUMNS, [made()[0], made()[90]], [2])
     first, second = session.name(), session.name()
     submit = session.call(table, model, "label", run=first, validation={"table": further.name}, learning_rate=0.1)
     session.conn.execute(submit[0].replace("cerebro.fit", "cerebro.submit"), submit[1])
