@@ -300,6 +300,10 @@ class Ledger:
             "select cerebro_internal.run_claim($1, $2, $3)::text", run, key, pid, taken=lambda generation: (run, generation)
         )
 
+    def change(self, options: dict) -> None:
+        """Have the run go on with these options: trials that were done go on, where there are more epochs now."""
+        self._write("cerebro_internal.run_change($1, $2, $3::text::jsonb)", json.dumps(options))
+
     def _take(self, command: str, *values: Any, taken: Callable[[int], Tuple[int, int]]) -> None:
         """Have a run taken, and wait for that; ``close_run`` takes the answer in when this is cancelled."""
 

@@ -153,19 +153,27 @@ def submit(plpy, gd: dict, **arguments: Any) -> str:
 
 
 @door
-def submit_again(plpy, gd: dict, run: str) -> str:
+def submit_again(plpy, gd: dict, run: str, options: str) -> str:
     from cerebro_udf.coordinator import background
 
-    return background.submit_again(plpy, _name("run", run))
+    return background.submit_again(plpy, _name("run", run), _json("options", options))
 
 
 @door
 def detached(plpy, gd: dict, run: str, *arguments: Any) -> None:
     from cerebro_udf.coordinator import background
+    from cerebro_udf.coordinator import fit as runs
 
     names = ("source", "model", "label", "features", "options")
-    given = _run_arguments(run, **dict(zip(names, arguments))) if arguments else (_name("run", run),)
-    background.detached(plpy, gd, *given)
+    background.detached(plpy, gd, runs.fit, *_run_arguments(run, **dict(zip(names, arguments))))
+
+
+@door
+def detached_resume(plpy, gd: dict, run: str, options: str) -> None:
+    from cerebro_udf.coordinator import background
+    from cerebro_udf.coordinator import fit as runs
+
+    background.detached(plpy, gd, runs.resume, _name("run", run), _json("options", options))
 
 
 @door
@@ -187,10 +195,10 @@ def cancel(plpy, gd: dict, run: str) -> bool:
 
 
 @door
-def resume(plpy, gd: dict, run: str) -> List[Tuple]:
+def resume(plpy, gd: dict, run: str, options: str) -> List[Tuple]:
     from cerebro_udf.coordinator import fit as runs
 
-    return runs.resume(plpy, gd, _name("run", run))
+    return runs.resume(plpy, gd, _name("run", run), _json("options", options))
 
 
 @door

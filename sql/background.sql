@@ -19,15 +19,16 @@ COMMENT ON FUNCTION cerebro.submit(text, regclass, text, text, text[], jsonb) IS
 
 CREATE OR REPLACE FUNCTION cerebro.submit(
     run text
+  , options jsonb DEFAULT '{}'
 )
 RETURNS text
 LANGUAGE plpython3u
 SET search_path = pg_catalog, pg_temp
 AS $$
 from cerebro_udf import entry
-return entry.submit_again(plpy, GD, run=run)
+return entry.submit_again(plpy, GD, run=run, options=options)
 $$;
-COMMENT ON FUNCTION cerebro.submit(text) IS 'Go on with a run as resume does, in a session of its own on the server; returns the run''s name';
+COMMENT ON FUNCTION cerebro.submit(text, jsonb) IS 'Go on with a run as resume does, with the same options, in a session of its own on the server; returns the run''s name';
 
 CREATE OR REPLACE FUNCTION cerebro.wait(
     run text
@@ -73,12 +74,13 @@ COMMENT ON FUNCTION cerebro_internal.detached_fit(text, text, text, text, text[]
 
 CREATE OR REPLACE FUNCTION cerebro_internal.detached_resume(
     run text
+  , options jsonb
 )
 RETURNS void
 LANGUAGE plpython3u
 SET search_path = pg_catalog, pg_temp
 AS $$
 from cerebro_udf import entry
-return entry.detached(plpy, GD, run)
+return entry.detached_resume(plpy, GD, run, options)
 $$;
-COMMENT ON FUNCTION cerebro_internal.detached_resume(text) IS 'What the session that submit opens does to go on with a run';
+COMMENT ON FUNCTION cerebro_internal.detached_resume(text, jsonb) IS 'What the session that submit opens does to go on with a run';

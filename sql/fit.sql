@@ -19,15 +19,16 @@ COMMENT ON FUNCTION cerebro.fit(text, regclass, text, text, text[], jsonb) IS 'T
 
 CREATE OR REPLACE FUNCTION cerebro.resume(
     run text
+  , options jsonb DEFAULT '{}'
 )
 RETURNS TABLE (trial int, metric float8, best_epoch int, params jsonb, state text, error text)
 LANGUAGE plpython3u
 SET search_path = pg_catalog, pg_temp
 AS $$
 from cerebro_udf import entry
-return entry.resume(plpy, GD, run=run)
+return entry.resume(plpy, GD, run=run, options=options)
 $$;
-COMMENT ON FUNCTION cerebro.resume(text) IS 'Go on with a run that was cancelled, failed or interrupted, from its committed states; returns the trials, best first';
+COMMENT ON FUNCTION cerebro.resume(text, jsonb) IS 'Go on with a run from its committed states; options may ask for more epochs, more trials or a wider space, of a run that is done too; returns the trials, best first';
 
 CREATE OR REPLACE FUNCTION cerebro.drop_run(
     run text

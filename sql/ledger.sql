@@ -259,6 +259,23 @@ END
 $$;
 COMMENT ON FUNCTION cerebro_internal.run_guard(int, int) IS 'Lock the run row and refuse a driver that another one has replaced';
 
+CREATE OR REPLACE FUNCTION cerebro_internal.run_change(run int, generation int, options jsonb)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
+    PERFORM cerebro_internal.run_guard($1, $2);
+    UPDATE cerebro_internal.visible_run r SET options = $3 WHERE r.id = $1;
+    -- One that has stopped early, or was pruned, stays so.
+    UPDATE cerebro_internal.visible_trial t SET state = 'running'
+    WHERE t.run = $1 AND t.state = 'done' AND t.stopped IS NULL AND NOT EXISTS (
+        SELECT 1 FROM cerebro_internal.visible_epoch e WHERE e.run = $1 AND e.trial = t.trial AND e.epoch >= ($3 ->> 'epochs')::int);
+END
+$$;
+COMMENT ON FUNCTION cerebro_internal.run_change(int, int, jsonb) IS 'Have a run go on with other options, and its trials with more epochs';
+
 CREATE OR REPLACE FUNCTION cerebro_internal.run_ready(
     run int
   , generation int

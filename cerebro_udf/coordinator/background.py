@@ -7,7 +7,7 @@ closed: a server notices that only when it next reads a command or sends somethi
 from __future__ import annotations
 
 import time
-from typing import Any, List, Optional
+from typing import Any, Callable, List, Optional
 
 from cerebro_udf.catalog import TRAINING, Ledger, raise_remote, refuse_read_only
 from cerebro_udf.coordinator import fit as runs
@@ -65,14 +65,14 @@ def submit(plpy, gd: dict, run: str, source: str, model: str, label: Optional[st
     return run
 
 
-def submit_again(plpy, run: str) -> str:
-    """Go on with a run in a session of its own, as resume does; a run that is done stays as it is."""
+def submit_again(plpy, run: str, options: dict) -> str:
+    """Go on with a run in a session of its own, as resume does; one that is done stays so, but for options that ask for more."""
     refuse_read_only(plpy, *TRAINING)
     pulse, engine = Pulse(plpy), engine_for(plpy)
     ledger = Ledger(plpy, pulse, engine)
     try:
-        ledger.find(run)
-        _detach(plpy, pulse, engine, ledger, run, "select cerebro_internal.detached_resume($1)", run)
+        runs.changed(ledger, ledger.find(run), options)
+        _detach(plpy, pulse, engine, ledger, run, "select cerebro_internal.detached_resume($1, $2)", run, options)
     finally:
         ledger.close()
     return run
@@ -102,14 +102,11 @@ def _detach(plpy, pulse: Pulse, engine: Engine, ledger: Ledger, run: str, comman
         link.close()
 
 
-def detached(plpy, gd: dict, run: Any, *arguments: Any) -> None:
-    """What the session of ``submit`` does: fit, or resume where there is nothing but the name."""
+def detached(plpy, gd: dict, call: Callable, *arguments: Any) -> None:
+    """What the session of ``submit`` does: ``fit.fit`` or ``fit.resume``."""
     hang_up = go_unattended(plpy)
     try:
-        if arguments:
-            runs.fit(plpy, gd, run, *arguments)
-        else:
-            runs.resume(plpy, gd, run)
+        call(plpy, gd, *arguments)
     finally:
         hang_up()
 

@@ -15,6 +15,7 @@ from cerebro_udf.coordinator import (
     adapting,
     augment,
     ends,
+    extend,
     packed,
     per_column,
     programs,
@@ -212,7 +213,8 @@ def fit(plpy, gd: dict, *arguments: Any) -> List[Row]:
     try:
         former = former_run(ledger, call)
         if former is not None and call.options.if_exists == "resume":
-            return _resume(plpy, gd, pulse, call.engine, ledger, call.run, call.options.time_limit)
+            limit = {} if call.options.time_limit is None else {"time_limit": call.options.time_limit}
+            return _resume(plpy, gd, pulse, call.engine, ledger, call.run, limit)
         segments = Segments(plpy, gd, pulse, call.engine, call.shards)
         segments.connect()
         segments.check_policies()
@@ -229,31 +231,44 @@ def fit(plpy, gd: dict, *arguments: Any) -> List[Row]:
         ledger.close()
 
 
-def resume(plpy, gd: dict, run: str) -> List[Row]:
-    """Go on with a run from its committed states; a run that is done returns its trials.
+def resume(plpy, gd: dict, run: str, options: dict) -> List[Row]:
+    """Go on with a run from its committed states; a run that is done returns its trials, unless options ask for more.
 
     A run that its time_limit has ended goes on too, for as long again.
+
+    Args:
+        options: See ``extend.extended``; kept with the run.
     """
     refuse_read_only(plpy, *TRAINING)
     pulse = Pulse(plpy)
     engine = engine_for(plpy)
     ledger = Ledger(plpy, pulse, engine)
     try:
-        return _resume(plpy, gd, pulse, engine, ledger, run)
+        return _resume(plpy, gd, pulse, engine, ledger, run, options)
     finally:
         ledger.unlock()
         ledger.close()
 
 
-def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: str, time_limit: Optional[float] = None) -> List[Row]:
+def changed(ledger: Ledger, record: dict, options: dict) -> run_options.Options:
+    """What a run goes on with where options are given.
+
+    Raises:
+        InvalidArgument: see ``extend.extended``.
+    """
+    before = run_options.Options.from_json(record["options"])
+    return extend.extended(before, options, record["definition"], len(ledger.trials(record["id"]))) if options else before
+
+
+def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: str, options: dict) -> List[Row]:
     record = ledger.find(run)
-    if record["state"] == "done" and record["details"] is None:
+    before, parsed = run_options.Options.from_json(record["options"]), changed(ledger, record, options)
+    more = (parsed.epochs, parsed.search) != (before.epochs, before.search)
+    if record["state"] == "done" and record["details"] is None and not more:
         return ranked(ledger.trials(record["id"]), record["rank_direction"])
     _refuse_other_owner(plpy, record)
     if record["encoders"] is not None:
         encoding.refuse_newer(record["encoders"], run)
-    parsed = run_options.Options.from_json(record["options"])
-    parsed.time_limit = time_limit or parsed.time_limit
     table: Optional[Source] = packed.find(plpy, gd, engine, record["source"])
     if table is None:
         criterion = validation.criterion(parsed.validation)
@@ -271,7 +286,14 @@ def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: s
     segments.connect()
     segments.check_policies()
     began = record["encoders"] is not None
-    return _drive(plpy, pulse, ledger, segments, table, parsed, run, lambda: ledger.claim(record["id"]), began)
+
+    def claim() -> None:
+        ledger.claim(record["id"])
+        if parsed != before:
+            ledger.change(parsed.to_json())
+            ledger.flush()
+
+    return _drive(plpy, pulse, ledger, segments, table, parsed, run, claim, began)
 
 
 def _refuse_other_owner(plpy, record: dict) -> None:

@@ -232,6 +232,21 @@ def parse_predict_table(options: Optional[dict]) -> Dict[str, Any]:
     return {**defaults, **_read(options, readers)}
 
 
+# What may change when a run goes on.
+CHANGEABLE = ("epochs", "search", "max_retries", "memory", "time_limit", "retention")
+
+
+def parse_changes(options: Optional[dict]) -> Dict[str, Any]:
+    """Check the options of ``resume`` one by one; ``extend.extended`` holds them against the run's."""
+    fixed = next((key for key in options if key in _READERS and key not in CHANGEABLE), None) if isinstance(options, dict) else None
+    if fixed is not None:
+        raise InvalidArgument(
+            "option %s of a run does not change" % fixed, "What it has trained depends on it.",
+            "These may change: %s. Call cerebro.fit for another run." % ", ".join(sorted(CHANGEABLE)),
+        )  # fmt: skip
+    return _read(options, {key: _READERS[key] for key in CHANGEABLE})
+
+
 # What decides how rows are split and encoded, and so what a packed table holds.
 SHAPING = ("task", "validation", "nulls", "encoders", "inputs", "outputs", "sample_weight", "filter", "sample")
 

@@ -34,14 +34,15 @@ class Sequence:
 
     def __init__(self, found: Iterator[Dict[str, Any]]):
         self._found = found
+        self._known: Set[str] = set()
 
     def next(self) -> Optional[Dict[str, Any]]:
-        """The next configuration; None: there is none left."""
-        return next(self._found, None)
+        """The next configuration that no trial has; None: there is none left."""
+        return next((params for params in self._found if key(params) not in self._known), None)
 
     def know(self, number: int, params: Dict[str, Any]) -> None:
-        """A trial of an earlier session: its place in the sequence is taken."""
-        self.next()
+        """A trial of an earlier session, maybe of a space that was smaller then."""
+        self._known.add(key(params))
 
     def tell(self, number: int, state: str, value: Optional[float], epochs: int) -> None:
         """A trial has ended, which changes nothing here."""

@@ -55,6 +55,10 @@ class Axis:
         """The number of a value of a finite axis, None if it has no such value."""
         raise NotImplementedError
 
+    def holds(self, value: Any) -> bool:
+        """Whether a trial may have this value of it."""
+        return self.index(value) is not None
+
     def draw(self, uniform: float) -> Any:
         """The value at a point of [0, 1), so that uniform points give what the axis says."""
         raise NotImplementedError
@@ -122,6 +126,9 @@ class Range(Axis):
             return None
         found = min(round((value - self.low) / (self.step or 1)), self.count - 1)
         return found if self.at(found) == value else None
+
+    def holds(self, value: Any) -> bool:
+        return super().holds(value) if self.count is not None else is_number(value) and self.low <= value <= self.high
 
     def draw(self, uniform: float) -> Any:
         if self.log:
