@@ -20,11 +20,14 @@ _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 _unattended = False
+_PROCEDURES = 110000  # the version that brought them: they may commit
 _unread: List[socket.socket] = []
 
 
 def go_unattended(plpy) -> Callable[[], None]:
     """Have this session go on without its client from now on: whether that one is there is looked at no more.
+
+    Where it is a procedure that goes on, each ``Pulse.check`` also commits: so no snapshot is held, and no lock, while it waits.
 
     Returns:
         What to call at the end: the server would log, twice, that it cannot tell a client that is gone. It is given a connection
@@ -45,6 +48,11 @@ def go_unattended(plpy) -> Callable[[], None]:
         _unread.append(other)  # kept open: what is sent goes there
 
     return hang_up
+
+
+def has_procedures(plpy) -> bool:
+    """Whether this server has procedures, which may commit."""
+    return int(plpy.execute("select pg_catalog.current_setting('server_version_num') as number")[0]["number"]) >= _PROCEDURES
 
 
 def _watch(descriptor: int) -> Any:
@@ -70,6 +78,7 @@ class Pulse:
         self._plan = plpy.prepare("select 1")
         self._poll = None
         self.attended = not _unattended  # whether a client waits for the answer
+        self._commit = plpy.commit if _unattended and has_procedures(plpy) else None
         descriptor = _client_descriptor(plpy) if self.attended else None
         if descriptor is not None:
             self._poll = _watch(descriptor)
@@ -82,6 +91,8 @@ class Pulse:
             ClientGone: the client has closed its connection (08003).
         """
         self._plpy.execute(self._plan)
+        if self._commit is not None:
+            self._commit()
         if self._poll is not None and _is_gone(self._poll):
             raise ClientGone("the client has closed its connection", None, "Connect again; cerebro.resume goes on with a run.")
 

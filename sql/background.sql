@@ -55,32 +55,36 @@ return entry.cancel(plpy, GD, run=run)
 $$;
 COMMENT ON FUNCTION cerebro.cancel(text) IS 'Stop a run, whoever drives it, and wait until it has stopped; false when nobody drives it. cerebro.resume goes on with it';
 
-CREATE OR REPLACE FUNCTION cerebro_internal.detached_fit(
-    run text
-  , source text
-  , model text
-  , label text
-  , features text[]
-  , options jsonb
-)
-RETURNS void
-LANGUAGE plpython3u
-SET search_path = pg_catalog, pg_temp
-AS $$
+-- Procedures, where there are such: a function holds a snapshot for as long as it goes, and with it every dead row of the server.
+-- What they call pins its own search_path; a SET clause here would keep them from committing, and links pin the session's.
+DO $do$
+DECLARE
+    kind text := 'FUNCTION';
+    clauses text := 'RETURNS void LANGUAGE plpython3u SET search_path = pg_catalog, pg_temp';
+BEGIN
+    IF pg_catalog.current_setting('server_version_num')::int >= 110000 THEN
+        kind := 'PROCEDURE';
+        clauses := 'LANGUAGE plpython3u';
+    END IF;
+    EXECUTE pg_catalog.format($sql$
+CREATE OR REPLACE %s cerebro_internal.detached_fit(run text, source text, model text, label text, features text[], options jsonb)
+%s AS $$
 from cerebro_udf import entry
-return entry.detached(plpy, GD, run, source, model, label, features, options)
-$$;
-COMMENT ON FUNCTION cerebro_internal.detached_fit(text, text, text, text, text[], jsonb) IS 'What the session that submit opens does; it notices no client that is gone';
-
-CREATE OR REPLACE FUNCTION cerebro_internal.detached_resume(
-    run text
-  , options jsonb
-)
-RETURNS void
-LANGUAGE plpython3u
-SET search_path = pg_catalog, pg_temp
-AS $$
+entry.detached(plpy, GD, run, source, model, label, features, options)
+$$
+$sql$, kind, clauses);
+    EXECUTE pg_catalog.format($sql$
+CREATE OR REPLACE %s cerebro_internal.detached_resume(run text, options jsonb)
+%s AS $$
 from cerebro_udf import entry
-return entry.detached_resume(plpy, GD, run, options)
-$$;
-COMMENT ON FUNCTION cerebro_internal.detached_resume(text, jsonb) IS 'What the session that submit opens does to go on with a run';
+entry.detached_resume(plpy, GD, run, options)
+$$
+$sql$, kind, clauses);
+    EXECUTE pg_catalog.format($sql$
+COMMENT ON %s cerebro_internal.detached_fit(text, text, text, text, text[], jsonb) IS 'What the session that submit opens does; it notices no client that is gone'
+$sql$, kind);
+    EXECUTE pg_catalog.format($sql$
+COMMENT ON %s cerebro_internal.detached_resume(text, jsonb) IS 'What the session that submit opens does to go on with a run'
+$sql$, kind);
+END
+$do$;

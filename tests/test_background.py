@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from tests import outcome
-from tests.cluster import kill, poll_until
+from tests.cluster import ADMIN, kill, poll_until
 from tests.psql import Psql
 from tests.session import Refusal, traces
 
@@ -48,7 +48,8 @@ class Lab:
         return run
 
     def ask(self, statement: str, *values) -> list[tuple]:
-        return self.other.execute(statement, values or None).fetchall()
+        cursor = self.other.execute(statement, values or None)
+        return cursor.fetchall() if cursor.description else []
 
     def error(self, statement: str, *values) -> Refusal:
         with pytest.raises(psycopg.Error) as caught:
@@ -161,6 +162,39 @@ def test_bad_data_fails_the_run_and_wait_raises_what_fit_would_have(lab):
     fit = lab.session.error(FIT, *lab.arguments("other", table, **FIXED))
     assert told == Refusal(fit.sqlstate, 'run "%s" failed: %s' % (run, fit.message), fit.detail, fit.hint)
     assert lab.shown(run)[0] == "failed"
+
+
+def test_submitted_run_holds_no_old_snapshot_and_no_lock_on_its_table(lab):
+    """However many transactions end meanwhile, what they leave can be vacuumed; and the table can be altered.
+
+    Of its trial there are the last committed state and the best one, never another.
+    """
+    table = lab.session.sharded(lab.columns, lab.rows, sizes=SIZES)
+    run = lab.submit(table=table, **FOREVER)
+    held = "select coalesce(max(age(backend_xmin)), 0) from pg_stat_activity where usename = %s"
+    poll_until(lambda: lab.visits(run) > 0, DEADLINE_SECONDS)
+    states = (
+        "select count(distinct seq), bool_and(seq in (t.last_seq, t.best_seq)) from cerebro_internal.state join cerebro_internal.trial t"
+        " using (run, trial) where run = (select id from cerebro_internal.run where name = %s)"
+    )
+    ages, kept = [], set()
+    with lab.cluster.connect(ADMIN) as admin:
+        for _ in range(40):
+            for _ in range(10):
+                admin.execute("select pg_current_xact_id()")
+            ages.append(admin.execute(held, [lab.session.role]).fetchone()[0])
+            kept.add(admin.execute(states, [run]).fetchone())
+    assert max(ages) < 100, ages  # of 400 transactions, the last few
+    assert kept <= {(1, True), (2, True)}
+    lab.ask("set lock_timeout = '10s'")
+    lab.ask('alter table %s add column further integer' % table.name)
+    with lab.cluster.connect(node=1) as there:
+        there.execute("set lock_timeout = '10s'")
+        there.execute('alter table "%s"."%s" add column further integer' % (table.schema, table.parts[0]))
+    before = lab.visits(run)
+    poll_until(lambda: lab.visits(run) > before, DEADLINE_SECONDS)
+    assert lab.shown(run)[0] == "running" and lab.ask("select cerebro.cancel(%s)", run) == [(True,)]
+    lab.ask("reset lock_timeout")
 
 
 def test_run_whose_session_died_shows_at_once_and_can_be_taken_over(lab):

@@ -15,7 +15,7 @@ from cerebro_udf.coordinator.links import Link, RemoteError, ask, configure, pum
 from cerebro_udf.engines import engine_for
 from cerebro_udf.engines.base import SELF, Engine
 from cerebro_udf.errors import CerebroError, ClientGone, InUse, NotFound, NotReady, RunNotDone
-from cerebro_udf.interrupts import Pulse, go_unattended
+from cerebro_udf.interrupts import Pulse, go_unattended, has_procedures
 
 POLL_SECONDS = 0.2
 BEGIN_POLL_SECONDS = 0.02
@@ -56,7 +56,7 @@ def submit(plpy, gd: dict, run: str, source: str, model: str, label: Optional[st
                 "COMMIT first, or call cerebro.fit.",
             )
         _detach(
-            plpy, pulse, call.engine, ledger, run, "select cerebro_internal.detached_fit($1, $2, $3, $4, $5, $6)",
+            plpy, pulse, call.engine, ledger, run, "cerebro_internal.detached_fit($1, $2, $3, $4, $5, $6)",
             run, call.table.name, model, None if options.get("outputs") else call.table.label, call.table.features,
             {**options, "init_from": call.options.init_from},
         )  # fmt: skip
@@ -72,7 +72,7 @@ def submit_again(plpy, run: str, options: dict) -> str:
     ledger = Ledger(plpy, pulse, engine)
     try:
         runs.changed(ledger, ledger.find(run), options)
-        _detach(plpy, pulse, engine, ledger, run, "select cerebro_internal.detached_resume($1, $2)", run, options)
+        _detach(plpy, pulse, engine, ledger, run, "cerebro_internal.detached_resume($1, $2)", run, options)
     finally:
         ledger.close()
     return run
@@ -85,7 +85,7 @@ def _detach(plpy, pulse: Pulse, engine: Engine, ledger: Ledger, run: str, comman
     try:
         configure(link, pulse, {**SETTINGS, **{row["name"]: row["setting"] for row in plpy.execute(_READING)}})
         pid = int(ask(link, pulse, "select pg_catalog.pg_backend_pid()::text")[0][0])
-        link.post(command, *values)
+        link.post(("call " if has_procedures(plpy) else "select ") + command, *values)
         while not ledger.drives(pid):
             for reply in pump([link], pulse, BEGIN_POLL_SECONDS):
                 if reply.error:
