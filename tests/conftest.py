@@ -18,6 +18,8 @@ from tests.tables import Maker, quoted
 
 LOG_CHARACTERS_SHOWN = 8_000
 
+CORES = os.sched_getaffinity(0)  # of the machine, before processes of tests share them out
+
 _running: list[Cluster] = []
 _warm: list[psycopg.Connection] = []  # at most one: what the module before has left to modules that say WARM
 _log_marks = pytest.StashKey[dict]()
@@ -39,8 +41,7 @@ def pytest_configure(config):
         # Processes of tests share the cores out, so that each cluster's workers have cores to themselves. On two cores, every
         # worker has one thread, and goes on with whatever number of segments the next test takes.
         number, count = int(os.environ["PYTEST_XDIST_WORKER"][len("gw") :]), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[number % len(cores) :: count])
+        os.sched_setaffinity(0, sorted(CORES)[number % len(CORES) :: count])
 
 
 def pytest_collection_modifyitems(items):
@@ -91,6 +92,16 @@ def cluster(request):
         while _warm:
             _warm.pop().close()
         made.close()
+
+
+@pytest.fixture
+def every_core(cluster):
+    """Sessions that begin on the coordinator meanwhile have every core of the machine, as an installation's have."""
+    server = cluster.coordinator.pid
+    share = os.sched_getaffinity(server)
+    os.sched_setaffinity(server, CORES)
+    yield
+    os.sched_setaffinity(server, share)
 
 
 @pytest.fixture

@@ -289,11 +289,13 @@ def test_segments_of_a_local_table(session, cluster):
     assert sum(row[4] for row in found) == pytest.approx(60, abs=len(found))
 
 
-def test_segments_of_a_view_are_those_of_a_fit_and_have_no_bytes(session):
+def test_segments_of_a_view_are_those_of_a_fit_and_have_no_bytes(session, cluster, every_core):
     rows = "select n::real as a, n % 2 = 0 as label, repeat('x', 500) as wide from generate_series(1, 5000) n"
     session.conn.execute("create view many as " + rows)
     view = session.schema + ".many"
-    found = session.rows("select segment, rows_estimate > 0, bytes from cerebro.segments(%s::text::regclass)", view)
+    with cluster.connect() as connection:
+        query = "select segment, rows_estimate > 0, bytes from cerebro.segments(%s::text::regclass)"
+        found = connection.execute(query, [view]).fetchall()
     assert len(found) > 1 and found == [("local_%d" % (k + 1), True, None) for k in range(len(found))]
 
 

@@ -18,7 +18,7 @@ def cells(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")] for line in lines]
 
 
-def test_the_readmes_sql_gives_the_output_below_it(cluster, make_role, make_schema):
+def test_the_readmes_sql_gives_the_output_below_it(cluster, every_core, make_role, make_schema):
     """Figures may differ in their last digit: another processor rounds otherwise."""
     blocks = fences()
     at = next(i for i, (kind, _) in enumerate(blocks) if kind == "sql")
