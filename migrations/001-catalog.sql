@@ -103,6 +103,14 @@ CREATE TABLE cerebro_internal.state (
   , FOREIGN KEY (run, trial) REFERENCES cerebro_internal.trial ON DELETE CASCADE
 );
 ALTER TABLE cerebro_internal.state ALTER COLUMN data SET STORAGE EXTERNAL;
+-- Each visit leaves a dead state: vacuumed whenever autovacuum comes by, and without pauses.
+ALTER TABLE cerebro_internal.state SET (
+    autovacuum_vacuum_scale_factor = 0
+  , autovacuum_vacuum_cost_delay = 0
+  , toast.autovacuum_vacuum_scale_factor = 0
+  , toast.autovacuum_vacuum_threshold = 5000
+  , toast.autovacuum_vacuum_cost_delay = 0
+);
 COMMENT ON TABLE cerebro_internal.state IS 'Committed states in chunks of at most 64 MB; seq counts the train visits that a state covers';
 
 CREATE TABLE cerebro_internal.run_weights (
