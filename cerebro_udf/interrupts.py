@@ -38,6 +38,8 @@ def go_unattended(plpy) -> Callable[[], None]:
     descriptor = _client_descriptor(plpy)
 
     def hang_up() -> None:
+        global _unattended
+        _unattended = False  # whoever has called this by hand goes on with a session as it was
         if descriptor is None or not _is_gone(_watch(descriptor)):
             return
         here, other = socket.socketpair()
