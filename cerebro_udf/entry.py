@@ -160,12 +160,11 @@ def submit_again(plpy, gd: dict, run: str, options: str) -> str:
 
 
 @door
-def detached(plpy, gd: dict, run: str, *arguments: Any) -> None:
+def detached_fit(plpy, gd: dict, **arguments: Any) -> None:
     from cerebro_udf.coordinator import background
     from cerebro_udf.coordinator import fit as runs
 
-    names = ("source", "model", "label", "features", "options")
-    background.detached(plpy, gd, runs.fit, *_run_arguments(run, **dict(zip(names, arguments))))
+    background.detached(plpy, gd, runs.fit, *_run_arguments(**arguments))
 
 
 @door

@@ -67,24 +67,20 @@ BEGIN
         clauses := 'LANGUAGE plpython3u';
     END IF;
     EXECUTE pg_catalog.format($sql$
-CREATE OR REPLACE %s cerebro_internal.detached_fit(run text, source text, model text, label text, features text[], options jsonb)
-%s AS $$
+CREATE OR REPLACE %1$s cerebro_internal.detached_fit(run text, source text, model text, label text, features text[], options jsonb)
+%2$s AS $$
 from cerebro_udf import entry
-entry.detached(plpy, GD, run, source, model, label, features, options)
-$$
+entry.detached_fit(plpy, GD, run=run, source=source, model=model, label=label, features=features, options=options)
+$$;
+COMMENT ON %1$s cerebro_internal.detached_fit(text, text, text, text, text[], jsonb) IS 'What the session that submit opens does; it notices no client that is gone'
 $sql$, kind, clauses);
     EXECUTE pg_catalog.format($sql$
-CREATE OR REPLACE %s cerebro_internal.detached_resume(run text, options jsonb)
-%s AS $$
+CREATE OR REPLACE %1$s cerebro_internal.detached_resume(run text, options jsonb)
+%2$s AS $$
 from cerebro_udf import entry
-entry.detached_resume(plpy, GD, run, options)
-$$
+entry.detached_resume(plpy, GD, run=run, options=options)
+$$;
+COMMENT ON %1$s cerebro_internal.detached_resume(text, jsonb) IS 'What the session that submit opens does to go on with a run'
 $sql$, kind, clauses);
-    EXECUTE pg_catalog.format($sql$
-COMMENT ON %s cerebro_internal.detached_fit(text, text, text, text, text[], jsonb) IS 'What the session that submit opens does; it notices no client that is gone'
-$sql$, kind);
-    EXECUTE pg_catalog.format($sql$
-COMMENT ON %s cerebro_internal.detached_resume(text, jsonb) IS 'What the session that submit opens does to go on with a run'
-$sql$, kind);
 END
 $do$;

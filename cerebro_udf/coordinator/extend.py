@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, Dict, Optional
+from typing import Any, Dict
 
 from cerebro_udf.coordinator import options as run_options
 from cerebro_udf.coordinator import search as searching
@@ -14,7 +14,7 @@ from cerebro_udf.errors import InvalidArgument
 _MAY_GROW = ("trials", "space")  # of a search
 
 
-def extended(before: run_options.Options, given: Optional[dict], definition: dict, asked: int) -> run_options.Options:
+def extended(before: run_options.Options, given: dict, definition: dict, asked: int) -> run_options.Options:
     """The options with which a run goes on.
 
     Args:

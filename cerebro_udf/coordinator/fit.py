@@ -250,19 +250,21 @@ def resume(plpy, gd: dict, run: str, options: dict) -> List[Row]:
         ledger.close()
 
 
-def changed(ledger: Ledger, record: dict, options: dict) -> run_options.Options:
-    """What a run goes on with where options are given.
+def changed(ledger: Ledger, record: dict, options: dict) -> Tuple[run_options.Options, run_options.Options]:
+    """The options that a run has, and those that it goes on with where some are given.
 
     Raises:
         InvalidArgument: see ``extend.extended``.
     """
     before = run_options.Options.from_json(record["options"])
-    return extend.extended(before, options, record["definition"], len(ledger.trials(record["id"]))) if options else before
+    if not options:
+        return before, before
+    return before, extend.extended(before, options, record["definition"], len(ledger.trials(record["id"])))
 
 
 def _resume(plpy, gd: dict, pulse: Pulse, engine: Engine, ledger: Ledger, run: str, options: dict) -> List[Row]:
     record = ledger.find(run)
-    before, parsed = run_options.Options.from_json(record["options"]), changed(ledger, record, options)
+    before, parsed = changed(ledger, record, options)
     more = (parsed.epochs, parsed.search) != (before.epochs, before.search)
     if record["state"] == "done" and record["details"] is None and not more:
         return ranked(ledger.trials(record["id"]), record["rank_direction"])

@@ -236,9 +236,9 @@ def parse_predict_table(options: Optional[dict]) -> Dict[str, Any]:
 CHANGEABLE = ("epochs", "search", "max_retries", "memory", "time_limit", "retention")
 
 
-def parse_changes(options: Optional[dict]) -> Dict[str, Any]:
+def parse_changes(options: dict) -> Dict[str, Any]:
     """Check the options of ``resume`` one by one; ``extend.extended`` holds them against the run's."""
-    fixed = next((key for key in options if key in _READERS and key not in CHANGEABLE), None) if isinstance(options, dict) else None
+    fixed = next((key for key in options if key in _READERS and key not in CHANGEABLE), None)
     if fixed is not None:
         raise InvalidArgument(
             "option %s of a run does not change" % fixed, "What it has trained depends on it.",
